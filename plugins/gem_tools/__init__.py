@@ -17,6 +17,7 @@ from gem_core.plugins.catalog import Catalog
 from gem_core.plugins.entry_points import EntryPoint, check_entry_point, load_entry_point
 from gem_core.plugins.hookspecs import hookimpl
 from gem_core.plugins.manager import on_registration
+from gem_tools.arguments import did_you_mean
 from gem_tools.tool import Tool, ToolCall, ToolError, ToolResult, Toolset
 
 __all__ = [
@@ -77,9 +78,15 @@ def make_tool(name: str, **kwargs: Any) -> Tool | Toolset:
     try:
         inspect.signature(build).bind(**arguments)
     except TypeError as error:
-        accepted = ", ".join(inspect.signature(build).parameters) or "no arguments"
+        from gem_tools.wrapper import SETTINGS
+
+        own = tuple(inspect.signature(build).parameters)
+        known = own + SETTINGS
+        hint = did_you_mean((key for key in arguments if key not in known), known)
         raise ConfigError(
-            f"the tool {name!r} does not accept {arguments!r} ({error}); it takes: {accepted}"
+            f"the tool {name!r} cannot be made: {error}{hint}; "
+            f"it takes: {', '.join(own) or 'no arguments'}; "
+            f"as a wrapper it also takes: {', '.join(SETTINGS)}"
         ) from None
     tool = build(**arguments)
     if not isinstance(tool, (Tool, Toolset)):

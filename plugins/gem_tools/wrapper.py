@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from gem_core.arguments import whole_number, whole_number_or_none
 from gem_core.env.action_format import ActionFormat, suffix_info
@@ -18,10 +18,11 @@ from gem_core.env.base import Env
 from gem_core.env.wrapper import Wrapper
 from gem_core.errors import ConfigError
 from gem_tools import make_tool
+from gem_tools.arguments import finite_number, positive_number
 from gem_tools.calls import Style, check_arguments, check_style, find_calls, instruction
 from gem_tools.tool import Tool, ToolCall, ToolError, ToolResult, Toolset, as_schema
 
-__all__ = ["ToolWrapper", "wrap_with"]
+__all__ = ["SETTINGS", "ToolWrapper", "wrap_with"]
 
 ToolLike = Any
 """A Tool, a Toolset, the name of one, or a (name, arguments) pair."""
@@ -72,14 +73,17 @@ class ToolWrapper(Wrapper):
             raise ConfigError(f"tools must be a non-empty list of tools or names; got {tools!r}")
         self.sources = [_as_tool(tool) for tool in tools]
         self.style, self.place = style, place
-        self.use_reward = float(use_reward)
-        self.success_reward, self.error_reward = float(success_reward), float(error_reward)
-        self.deadline, self.on_outage, self.previous = deadline, on_outage, previous
+        self.use_reward = finite_number("use_reward", use_reward)
+        self.success_reward = finite_number("success_reward", success_reward)
+        self.error_reward = finite_number("error_reward", error_reward)
+        self.deadline = None if deadline is None else positive_number("deadline", deadline)
+        self.on_outage, self.previous = on_outage, previous
         self.tools: dict[str, Tool] | None = None
         """The tools by name; None until the first reset if there is a `Toolset`."""
         self._versions: list[int] = []
-        if all(isinstance(tool, Tool) for tool in self.sources):
-            self.tools = _by_name(cast("list[Tool]", self.sources))
+        own = _by_name([tool for tool in self.sources if isinstance(tool, Tool)])
+        if len(own) == len(self.sources):
+            self.tools = own
         self._clear()
 
     def _clear(self) -> None:
@@ -275,11 +279,12 @@ class ToolWrapper(Wrapper):
         }
 
 
-_SETTINGS = frozenset(
+SETTINGS = tuple(
     p.name
     for p in inspect.signature(ToolWrapper.__init__).parameters.values()
     if p.kind is p.KEYWORD_ONLY
 )
+"""The settings that all tools of a wrapper share."""
 
 
 def wrap_with(env: Env, tool: str, **arguments: Any) -> ToolWrapper:
@@ -288,8 +293,8 @@ def wrap_with(env: Env, tool: str, **arguments: Any) -> ToolWrapper:
     Consecutive tools share one wrapper and its budget. Keyword arguments of `ToolWrapper` go to the
     wrapper, all others to the tool.
     """
-    settings = {name: value for name, value in arguments.items() if name in _SETTINGS}
-    kwargs = {name: value for name, value in arguments.items() if name not in _SETTINGS}
+    settings = {name: value for name, value in arguments.items() if name in SETTINGS}
+    kwargs = {name: value for name, value in arguments.items() if name not in SETTINGS}
     added = make_tool(tool, **kwargs)
     if isinstance(env, ToolWrapper):
         return env.with_tool(added, settings)
@@ -311,10 +316,25 @@ def _as_tool(tool: ToolLike) -> Tool | Toolset:
 def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
     by_name: dict[str, Tool] = {}
     for tool in tools:
+        _check_tool(tool)
         if tool.name in by_name:
             raise ConfigError(f"two tools have the name {tool.name!r}; rename one of them")
         by_name[tool.name] = tool
     return by_name
+
+
+def _check_tool(tool: Tool) -> None:
+    if not isinstance(tool.name, str) or not tool.name:
+        raise ConfigError(
+            f"the tool {type(tool).__name__} has the name {tool.name!r}; "
+            "set `name` to the name by which the model calls it"
+        )
+    arguments = tool.parameters.get("properties") or {}
+    if tool.main_argument and tool.main_argument not in arguments:
+        raise ConfigError(
+            f"the tool {tool.name!r} has main_argument={tool.main_argument!r}, but its parameters "
+            f"have the properties: {', '.join(arguments) or 'none'}; use one of them or add it"
+        )
 
 
 def _format_parses(env: Env, action: str) -> bool:

@@ -441,6 +441,12 @@ def test_tools_are_reconfigured(shop: McpTools, tmp_path: Path) -> None:
     assert "orders" not in by_name(shop)["schema"].call({}).text  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="no argument port; it has: servers, command"):
         shop.reconfigure(port=3)
+    with pytest.raises(ConfigError, match="either a command or a url"):
+        shop.reconfigure(url="http://x")
+    assert set(by_name(shop)) == {"schema"}, "a failed change leaves the settings as they were"
+    shop.reconfigure(command="", args=[], url="http://127.0.0.1:9/mcp")
+    with pytest.raises(ToolError, match="cannot be reached"):
+        shop.tools()
 
 
 def test_environment_uses_reconfigured_tools(shop: McpTools, tmp_path: Path) -> None:
@@ -474,7 +480,31 @@ def test_environment_uses_reconfigured_tools(shop: McpTools, tmp_path: Path) -> 
         ({"servers": {"a": {}}}, "either a command or a url"),
         ({"servers": {"a": {"command": "x", "url": "y"}}}, "either a command or a url"),
         ({"servers": "nowhere.json"}, "not a JSON file"),
+        ({"servers": {"a": "x"}}, "either a command or a url"),
+        ({"servers": ["x"]}, "servers must be"),
+        ({"command": "x", "url": "y"}, "either a command or a url"),
+        ({"servers": {"server": {"url": "y"}}, "command": "x"}, "either servers or command"),
+        ({"servers": {"a": {"url": "y"}}, "headers": {"A": "b"}}, "either servers or headers"),
+        ({"args": ["x"]}, "needs a server"),
+        ({"command": "x", "headers": {"A": "b"}}, "has a command and headers"),
+        ({"command": "x", "oauth": {"tokens": "f"}}, "has a command and oauth"),
+        ({"url": "x", "args": ["y"], "env": {"A": "b"}}, "has a url and args, env"),
+        ({"servers": {"a": {"url": "x", "cwd": "y"}}}, "has a url and cwd; .* remove cwd"),
+        ({"servers": {"a": {"command": "x", "arg": []}}}, "mean 'args' instead of 'arg'"),
+        ({"servers": {"a": {"command": "x", "enviroment": {}}}}, "did you mean 'env'"),
+        ({"servers": {"a": {"command": "x", "disabled": True}}}, "disabled.*remove the server"),
+        ({"servers": {"a": {"command": "x", "timeout": 60}}}, "timeout.*set `seconds`"),
+        ({"servers": {"a": {"url": "x", "type": "sse"}}}, "type must be .*'http'.*; got 'sse'"),
+        ({"servers": {"a": {"command": "x", "transport": "http"}}}, "transport must be .*'stdio'"),
+        ({"command": ["x", "y"]}, "command of .* must be a string, got list"),
+        ({"command": "x", "args": "srv.py"}, "args of .* must be a list of strings, got str"),
+        ({"command": "x", "args": ["y", 5]}, "args of .* item 1 is int"),
+        ({"command": "x", "env": {"X": 1}}, "env of .* maps 'X' to int"),
+        ({"url": "x", "headers": ["y"]}, "headers of .* must map strings to strings, got list"),
+        ({"command": "x", "only": "add"}, "only must be a list of strings, got str"),
         ({"command": "x", "seconds": 0}, "seconds"),
+        ({"command": "x", "seconds": "30"}, "seconds must be a positive number, got '30'"),
+        ({"command": "x", "start_deadline": float("nan")}, "start_deadline"),
     ],
 )
 def test_invalid_settings_are_rejected(settings: dict[str, Any], problem: str) -> None:
@@ -484,7 +514,8 @@ def test_invalid_settings_are_rejected(settings: dict[str, Any], problem: str) -
 
 def test_servers_are_read_from_a_file(tmp_path: Path, database: str) -> None:
     file = tmp_path / "mcp.json"
-    config = {"command": sys.executable, "args": [SERVER, database]}
+    others = {"type": "stdio", "description": "a shop", "disabled": False, "autoApprove": []}
+    config = {"command": sys.executable, "args": [SERVER, database], "env": None, **others}
     file.write_text(json.dumps({"mcpServers": {"shop": config}}))
     shop = McpTools(file, only=["schema"], share=False)
     assert [tool.name for tool in shop.tools()] == ["schema"]

@@ -227,6 +227,10 @@ class Two(Toolset):
         self.log.append("close")
 
 
+class Misspelt(Echo):
+    main_argument = "texts"
+
+
 def test_toolset_is_listed_once_and_begun_at_each_reset() -> None:
     toolset = Two()
     env = ToolWrapper(Quiz(), [toolset, Echo()])
@@ -237,6 +241,8 @@ def test_toolset_is_listed_once_and_begun_at_each_reset() -> None:
     assert toolset.log == ["begin", "tools", "begin", "close"]
     with pytest.raises(ConfigError, match="two tools have the name 'echo'"):
         ToolWrapper(Quiz(), [Two(("echo",)), Echo()]).reset(seed=1)
+    with pytest.raises(ConfigError, match="the tool Echo has the name ''"):
+        ToolWrapper(Quiz(), [Two(("",))]).reset(seed=1)
 
 
 @pytest.mark.parametrize(
@@ -251,6 +257,14 @@ def test_toolset_is_listed_once_and_begun_at_each_reset() -> None:
         ({"tools": []}, "non-empty list"),
         ({"tools": "echo"}, "non-empty list"),
         ({"tools": [3]}, "expected a Tool"),
+        ({"tools": [Echo("")]}, "the tool Echo has the name ''"),
+        ({"tools": [Two(), Tool()]}, "the tool Tool has the name ''"),
+        ({"tools": [Misspelt()]}, "main_argument='texts', .* properties: text;"),
+        ({"deadline": -1}, "deadline must be a positive number, got -1"),
+        ({"deadline": "x"}, "deadline must be a positive number, got 'x'"),
+        ({"use_reward": "x"}, "use_reward must be a finite number, got 'x'"),
+        ({"success_reward": float("nan")}, "success_reward must be a finite number, got nan"),
+        ({"error_reward": True}, "error_reward must be a finite number, got True"),
     ],
 )
 def test_invalid_settings_are_rejected(settings: dict[str, Any], problem: str) -> None:
@@ -292,6 +306,10 @@ def test_register_and_make_errors_name_the_problem() -> None:
         make_tool("ecoh")
     with pytest.raises(ConfigError, match="it takes: name"):
         make_tool("echo", volume=3)
+    with pytest.raises(ConfigError, match=r"mean 'place' instead of 'plce'.* takes: style, place"):
+        make("game:GuessTheNumber-v0-easy", wrappers=["echo(plce='system')"])
+    with pytest.raises(ConfigError, match="deadline must be a positive number"):
+        make("game:GuessTheNumber-v0-easy", wrappers=["echo(deadline=-1)"])
     with pytest.raises(RegistrationError, match="already registered"):
         register_tool("echo", Echo)
     with pytest.raises(RegistrationError, match="must be callable"):

@@ -57,17 +57,15 @@ def oauth_of(config: Mapping[str, Any]) -> Any:
     )
 
 
-def check_oauth(name: str, config: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for an invalid `oauth` of a server."""
+def check_oauth(server: str, config: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for an invalid `oauth`; the message calls the server `server`."""
     oauth = config.get("oauth")
     if oauth is None:
         return
     keys = set(oauth) - {"scope"} if isinstance(oauth, Mapping) else oauth
     if keys not in ({"client_id", "client_secret", "issuer"}, {"tokens"}):
-        shown = sorted(oauth) if isinstance(oauth, Mapping) else oauth
+        shown = sorted(oauth) if isinstance(oauth, Mapping) else type(oauth).__name__
         raise ConfigError(
-            f"oauth of the MCP server {name!r} must have client_id, client_secret and issuer, or "
-            f"tokens, a file for the tokens of a login in a browser; it may have scope; got {shown}"
+            f"oauth of {server} must have client_id, client_secret and issuer, or tokens, a file "
+            f"for the tokens of a login in a browser; it may have scope; got {shown}"
         )
-    if not config.get("url"):
-        raise ConfigError(f"oauth of the MCP server {name!r} needs a url, not a command")

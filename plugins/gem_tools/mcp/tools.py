@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from gem_core.errors import ConfigError, MissingDependencyError
-from gem_core.records.serialize import without_secrets
-from gem_tools.mcp.oauth import check_oauth
+from gem_tools.arguments import positive_number, string_list
+from gem_tools.mcp.config import Servers, server_configs
 from gem_tools.mcp.server import Server, connection, either, run
 from gem_tools.tool import Tool, ToolResult, Toolset
 
@@ -25,7 +22,7 @@ class McpTools(Toolset):
 
     def __init__(
         self,
-        servers: Mapping[str, Mapping[str, Any]] | str | os.PathLike[str] | None = None,
+        servers: Servers | None = None,
         *,
         command: str = "",
         args: Sequence[str] = (),
@@ -41,53 +38,40 @@ class McpTools(Toolset):
         """Configure the servers; the first `tools` call connects.
 
         `servers` is {name: {command, args, env, cwd} or {url, headers, oauth}}, or a JSON file with
-        that mapping under `mcpServers`. A single server can be set by `command` or `url` instead.
+        that mapping under `mcpServers`. A single server is set instead by `command`, `args` and
+        `env`, or by `url`, `headers` and `oauth`.
         `oauth` is {client_id, client_secret, issuer}, which needs no browser (`issuer` is the only
         server that gets the secret), or {tokens}, the file of the tokens of a login in a browser;
         both may have {scope}.
         `seconds` is the time limit of a call. `only` lists the tools to show. With `share`, all
         environments share a connection; otherwise each has its own, restarted at every reset.
         """
-        if not (seconds > 0 and start_deadline > 0):
-            raise ConfigError(
-                f"seconds and start_deadline must be positive; got {seconds!r}, {start_deadline!r}"
-            )
-        self._arguments: dict[str, Any] = {
-            "servers": servers,
+        single = {
             "command": command,
             "args": args,
             "env": env,
             "url": url,
             "headers": headers,
             "oauth": oauth,
-            "seconds": seconds,
-            "start_deadline": start_deadline,
-            "only": only,
+        }
+        limits = {
+            "seconds": positive_number("seconds", seconds),
+            "start_deadline": positive_number("start_deadline", start_deadline),
+        }
+        names = string_list("only", only)
+        configs = server_configs(servers, single)
+        _library()
+        self._arguments: dict[str, Any] = {
+            "servers": servers,
+            **single,
+            **limits,
+            "only": names,
             "share": share,
         }
-        configs = _read(servers)
-        if command:
-            configs["server"] = {"command": command, "args": list(args), "env": dict(env or {})}
-        elif url:
-            given = {"oauth": oauth} if oauth is not None else {}
-            configs["server"] = {"url": url, "headers": dict(headers or {}), **given}
-        if not configs:
-            raise ConfigError(
-                "the tool 'mcp' needs a server: mcp(command='...', args=[...]), "
-                "mcp(url='http://...') or mcp(servers={...})"
-            )
-        for name, config in configs.items():
-            is_mapping = isinstance(config, Mapping)
-            if not is_mapping or bool(config.get("command")) == bool(config.get("url")):
-                raise ConfigError(
-                    f"the MCP server {name!r} needs either a command or a url; "
-                    f"got {without_secrets(config)!r}"
-                )
-            check_oauth(name, config)
-        _library()
-        self.seconds, self.share, self.only = seconds, share, tuple(only)
+        self.seconds, self.share, self.only = limits["seconds"], share, tuple(names)
         self.servers = [
-            connection(name, config, start_deadline, share) for name, config in configs.items()
+            connection(name, config, limits["start_deadline"], share)
+            for name, config in configs.items()
         ]
 
     def begin(self) -> None:
@@ -164,22 +148,6 @@ class McpTool(Tool):
     def call(self, arguments: Mapping[str, Any], state: Any = None) -> ToolResult:
         """Call the server and wait for at most `seconds`."""
         return run(self.server.call(self.offered_as, dict(arguments), self.seconds))
-
-
-def _read(
-    servers: Mapping[str, Mapping[str, Any]] | str | os.PathLike[str] | None,
-) -> dict[str, Mapping[str, Any]]:
-    if servers is None:
-        return {}
-    if not isinstance(servers, (str, os.PathLike)):
-        return dict(servers)
-    try:
-        return dict(json.loads(Path(servers).read_text(encoding="utf-8"))["mcpServers"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{servers} is not a JSON file with servers under 'mcpServers': "
-            f"{type(error).__name__}: {error}"
-        ) from None
 
 
 def _library() -> None:
