@@ -231,6 +231,8 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
                 "rewritten; remove it, or use history='append' without a rewriting wrapper",
             ),
         ]
+        if one_turn := settings.rollout.max_new_tokens:
+            rejections.append(long_turns(config, one_turn, "--rollout.max_new_tokens", "one turn"))
     reject(rejections)
     if algo.advantage.is_correction_level == "seq":
         warnings.warn(

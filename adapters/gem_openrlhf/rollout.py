@@ -168,7 +168,7 @@ class EnginePolicy:
     def sampling(self, max_turn_tokens: int | None, max_length: int) -> Sampling:
         """Return OpenRLHF's sampling settings, with a token cap per turn."""
         params = self.params
-        cap = max_turn_tokens or params.max_tokens or max_length
+        cap = min(filter(None, (max_turn_tokens, params.max_tokens, max_length)))
         return Sampling(params.temperature, params.top_p, max(params.top_k or 0, 0), max_tokens=cap)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -79,15 +80,26 @@ class TinkerSettings:
 def check_settings(settings: TinkerSettings, config: GemConfig) -> None:
     """Raise one `ConfigError` that lists every setting gem does not support."""
     require(ADAPTER)
-    loss = settings.loss
+    loss, clip = settings.loss, settings.loss_config
+    numbers = {"learning_rate": settings.learning_rate, **clip, **settings.adam}
     why = _OTHER_LOSSES.get(loss, "does not take one advantage per token")
     reject(
         [
             *(too_small(name, getattr(settings, name), 1) for name in _AT_LEAST_ONE),
             *(too_small(name, getattr(settings, name), 0) for name in ("save_every", "eval_every")),
             (loss not in _LOSSES, f"loss={loss!r} {why}; use {', '.join(map(repr, _LOSSES))}"),
-            unknown_fields("loss_config", settings.loss_config, _LOSSES.get(loss, _CLIP)),
+            unknown_fields("loss_config", clip, _LOSSES.get(loss, _CLIP)),
             unknown_fields("adam", settings.adam, _ADAM),
+            *(
+                (not _is_number(value), f"{name} must be a finite number >= 0, got {value!r}")
+                for name, value in numbers.items()
+            ),
+            (
+                all(map(_is_number, clip.values()))
+                and not clip.get(_CLIP[0], 0) <= 1 <= clip.get(_CLIP[1], 1),
+                f"loss_config={dict(clip)}: the thresholds are bounds of the ratio, so 1 must lie "
+                "between them; write 0.8 and 1.2 for an epsilon of 0.2",
+            ),
             (
                 config.max_turn_tokens is None,
                 "a turn has no token cap; set GemConfig(max_turn_tokens=...)",
@@ -99,5 +111,15 @@ def check_settings(settings: TinkerSettings, config: GemConfig) -> None:
                 f"eval_every={settings.eval_every} does not fit {len(config.held_out_seeds)} "
                 "evaluation seeds; set eval_every and GemConfig(eval_seeds=...), or neither",
             ),
+            (
+                settings.eval_every > settings.updates,
+                f"eval_every={settings.eval_every} is above updates={settings.updates}, so there "
+                "would be no evaluation; set a smaller number",
+            ),
         ]
     )
+
+
+def _is_number(value: Any) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and 0 <= value < math.inf

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gem_core.adapter_kit.declaration import require
-from gem_core.adapter_kit.settings import Rejection, few_seeds, long_turns, reject
+from gem_core.adapter_kit.settings import Rejection, few_seeds, long_turns, reject, too_small
 from gem_core.errors import ConfigError
 from gem_core.training.config import TrainingConfig
 from gem_core.types import Task
@@ -18,6 +18,7 @@ from gem_trl.convert import episode_return
 __all__ = ["GemConfig", "check_settings", "never_evaluated"]
 
 _ONE_ADVANTAGE_PER_SEQUENCE = {"GMPOTrainer"}
+_TOKEN_CAPS = {"max_length", "max_new_tokens", "max_tokens"}
 
 
 @dataclass
@@ -69,7 +70,11 @@ def check_settings(settings: Any, config: GemConfig) -> None:
     ]
     own_weights = [w for function, w in weighted if function is episode_return]
     batch = args.generation_batch_size // args.num_generations
-    steps = args.steps_per_generation * args.num_iterations, args.gradient_accumulation_steps
+    steps, accumulated = (
+        args.steps_per_generation * args.num_iterations,
+        args.gradient_accumulation_steps,
+    )
+    own_caps = sorted(_TOKEN_CAPS & set(getattr(args, "generation_kwargs", None) or {}))
     bases = {base.__name__ for base in type(trainer).__mro__}
     template_kwargs = getattr(args, "chat_template_kwargs", None)
     aggregation = getattr(args, "multi_objective_aggregation", "sum_then_normalize")
@@ -91,8 +96,8 @@ def check_settings(settings: Any, config: GemConfig) -> None:
             ),
             (
                 per_turn and bool(getattr(args, "use_liger_kernel", False)),
-                "use_liger_kernel=True takes one advantage per sequence; set it to False for "
-                "per-turn advantages",
+                "use_liger_kernel=True is not supported: the loss of TRL 1.10 then takes one "
+                "advantage per sequence, and later versions deprecate it; set it to False",
             ),
             (
                 per_turn and bool(bases & _ONE_ADVANTAGE_PER_SEQUENCE),
@@ -131,11 +136,19 @@ def check_settings(settings: Any, config: GemConfig) -> None:
                 f"multi_objective_aggregation={aggregation!r} applies to TRL's own advantages "
                 "only; remove it",
             ),
+            too_small("steps_per_generation", args.steps_per_generation, 1),
+            too_small("num_iterations", args.num_iterations, 1),
             (
-                bool(max(steps) % min(steps)),
-                f"steps_per_generation * num_iterations = {steps[0]} and "
-                f"gradient_accumulation_steps={steps[1]}: an optimizer step would train on two "
-                "batches of episodes; make one a multiple of the other",
+                bool(steps % accumulated),
+                f"steps_per_generation * num_iterations = {steps} is not a multiple of "
+                f"gradient_accumulation_steps={accumulated}: an optimizer step would train on "
+                "several batches of episodes, each with its own weight and statistics; set "
+                f"steps_per_generation={accumulated}, TRL's default",
+            ),
+            (
+                bool(own_caps),
+                f"generation_kwargs has {', '.join(own_caps)}, which gem sets for every turn; "
+                "remove it, and set GemConfig(max_turn_tokens=...)",
             ),
             (
                 not _loss_reads_mask(type(trainer)),

@@ -177,13 +177,11 @@ class EnginePolicy:
             self.trainer.model.train(training)
         self.has_logprobs = self.has_logprobs or logprobs is not None
         step = self.trainer.state.global_step
-        own_cap = (getattr(self.trainer.args, "generation_kwargs", None) or {}).get("max_tokens")
-        cap = own_cap or sampling.max_tokens  # vLLM prefers the cap of `generation_kwargs`
         return [
             Generation(
                 tuple(ids),
                 _complete(None if logprobs is None else logprobs[i]),
-                self._finish_reason(ids, cap),
+                self._finish_reason(ids, sampling.max_tokens),
                 versions=(step, step),
             )
             for i, ids in enumerate(completions)

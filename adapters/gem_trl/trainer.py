@@ -99,6 +99,16 @@ class GemAdvantages:
     gem_config: GemConfig
     gem_rollout: GemRollout
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        order = cls.__mro__
+        first = next((base for base in order if base.__name__ == "GRPOTrainer"), None)
+        if first is not None and order.index(first) < order.index(GemAdvantages):
+            raise ConfigError(
+                f"{cls.__name__} would train TRL's own advantages: GemAdvantages comes after a "
+                f"trainer; write class {cls.__name__}(GemAdvantages, ...)"
+            )
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         rollout = getattr(self, "rollout_func", None)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any
 
 from transformers import TrainerCallback
@@ -73,12 +72,9 @@ class Updates(TrainerCallback):  # type: ignore[misc]
         """Write an update after the last optimizer step on its episodes."""
         done = updates_of(self.trainer)
         trained = [batch for batch in self.batches if batch.update < done]
-        if not trained:
-            return
         self.batches = [batch for batch in self.batches if batch.update >= done]
-        metrics = BatchMetrics.total(batch.metrics for batch in trained)
-        gap = _mean(batch.gap for batch in trained)
-        self._log.write(trained[0].update, metrics, **gap, **trainer_metrics)
+        for batch in trained:
+            self._log.write(batch.update, batch.metrics, **batch.gap, **trainer_metrics)
 
 
 def updates_of(trainer: Any) -> int:
@@ -88,12 +84,5 @@ def updates_of(trainer: Any) -> int:
     several steps per batch.
     """
     args = trainer.args
-    steps = args.steps_per_generation * args.num_iterations
-    accumulated = args.gradient_accumulation_steps
-    return int(trainer.state.global_step * accumulated // max(steps, accumulated))
-
-
-def _mean(gaps: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean over the batches of one update, by name."""
-    known = [gap for gap in gaps if gap]
-    return {name: fmean(gap[name] for gap in known) for name in (known[0] if known else ())}
+    steps = args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps
+    return int(trainer.state.global_step // steps)

@@ -237,6 +237,12 @@ class TestSettings:
         with pytest.raises(ConfigError, match=message):
             check_settings(read(), GemConfig(ECHO, **fields), GPUS)
 
+    def test_turns_longer_than_openrlhf_allows_are_rejected(self) -> None:
+        settings = read(**{"rollout.max_new_tokens": 16})
+        check_settings(settings, GemConfig(ECHO, max_turn_tokens=16), GPUS)
+        with pytest.raises(ConfigError, match="above --rollout.max_new_tokens=16, which limits on"):
+            check_settings(settings, GemConfig(ECHO, max_turn_tokens=64), GPUS)
+
     @pytest.mark.parametrize(
         ("name", "value"),
         [("ds.zero_stage", 3), ("ds.tensor_parallel_size", 2), ("ds.load_in_4bit", True)],

@@ -101,6 +101,9 @@ def test_stop_strings_keep_the_text(play: Play, engine: Engine) -> None:
 def test_max_turn_tokens_caps_each_turn(play: Play, engine: Engine) -> None:
     play(GemConfig(ECHO, max_turn_tokens=5), seeds=[0, 1, 2])
     assert {p.max_tokens for _, p in engine.requests} == {5}
+    engine.requests.clear()
+    play(GemConfig(ECHO, max_turn_tokens=5), seeds=[0], params=SamplingParams(max_tokens=4))
+    assert {p.max_tokens for _, p in engine.requests} == {4}
 
 
 def test_full_context_truncates_the_episode(play: Play) -> None:

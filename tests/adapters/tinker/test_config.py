@@ -42,6 +42,20 @@ Make = Callable[..., Any]
         ({"updates": 1.5}, {}, "updates must be a whole number of at least 1, got 1.5"),
         ({"save_every": -1}, {}, "save_every must be a whole number of at least 0"),
         ({"batch_size": 13}, {}, "batch_size=13 is above the number of seeds, 12"),
+        ({"learning_rate": -1.0}, {}, "learning_rate must be a finite number >= 0, got -1.0"),
+        ({"learning_rate": float("nan")}, {}, "learning_rate must be a finite number >= 0"),
+        ({"adam": {"beta1": "x"}}, {}, "beta1 must be a finite number >= 0, got 'x'"),
+        (
+            {"loss": "ppo", "loss_config": {"clip_low_threshold": 0.2, "clip_high_threshold": 0.2}},
+            {},
+            "1 must lie between them; write 0.8 and 1.2 for an epsilon of 0.2",
+        ),
+        (
+            {"loss": "ppo", "loss_config": {"clip_high_threshold": None}},
+            {},
+            "clip_high_threshold must be a finite number >= 0, got None",
+        ),
+        ({"eval_every": 5, "updates": 2}, {"eval_seeds": 2}, "eval_every=5 is above updates=2"),
         ({"eval_every": 1}, {}, "eval_every=1 does not fit 0 evaluation seeds"),
         ({}, {"eval_seeds": 2}, "eval_every=0 does not fit 2 evaluation seeds"),
         pytest.param(
