@@ -28,7 +28,7 @@ from gem_core.errors import CheckError, MissingDependencyError
 __all__ = ["Problem", "Report", "check_env", "examine", "find_problems"]
 
 _log = logging.getLogger(__name__)
-_METHODS = ("on_reset", "on_step", "on_close", "sample_action", "__init__")
+_METHODS = ("on_reset", "on_step", "on_close", "sample_action", "expert", "__init__")
 
 
 def check_env(

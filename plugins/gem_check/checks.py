@@ -7,7 +7,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,8 @@ from gem_check.subject import SEEDS, TURNS, Subject, Transcript
 from gem_check.transcripts import digests, recipe_of, transcripts_elsewhere
 from gem_core.env.action_format import format_of
 from gem_core.env.base import Env
-from gem_core.errors import ActionTypeError, ContractError, ResetNeededError
+from gem_core.errors import ActionTypeError, ContractError, PolicyError, ResetNeededError
+from gem_core.policies.players import expert_of
 
 __all__ = ["CHECKS", "CheckedEnv", "check_other_processes"]
 
@@ -26,6 +27,8 @@ LONGEST_OBSERVATION = 200_000
 """Characters. No model that anyone trains reads as much in one turn."""
 SLOWEST_INLINE = 0.02
 """Seconds that a step may take on the event loop, where all other episodes wait for it."""
+ROLES = ("user", "tool", "continuation")
+"""The roles that an observation may have."""
 ODD_TEXTS = (
     "",
     " ",
@@ -251,6 +254,23 @@ def check_random_actions(subject: CheckedEnv) -> Iterator[str]:
         )
 
 
+def check_expert(subject: CheckedEnv) -> Iterator[str]:
+    env = subject.make()
+    for seed in SEEDS:
+        subject.result(env.reset(seed=seed))
+        expert = expert_of(env)
+        if expert is None:
+            continue
+        try:
+            problem = _play_expert(subject, env, expert())
+        except PolicyError as error:  # for example a dataset without a solution for this row
+            subject.notes.append(f"the expert of {subject.name} did not play seed {seed}: {error}.")
+            return
+        if problem:
+            yield f"expert() of {subject.name} {problem} (seed {seed})."
+            return
+
+
 def check_odd_actions(subject: CheckedEnv) -> Iterator[str]:
     env = subject.make()
     subject.result(env.reset(seed=SEEDS[0]))
@@ -320,6 +340,7 @@ CHECKS: tuple[Callable[[CheckedEnv], Iterator[str]], ...] = (
     check_global_random_state,  # before the checks that fail as a result
     check_seeding,
     check_random_actions,
+    check_expert,
     check_odd_actions,
     check_other_processes,
 )
@@ -334,6 +355,14 @@ def _check_info(name: str, where: str, info: Mapping[Any, Any]) -> Iterator[str]
         )
     if "success" in info and not isinstance(info["success"], bool):
         yield f"{where}() of {name} returned success = {info['success']!r}; it must be a bool."
+    for key in ("system", "suffix"):
+        if not isinstance(info.get(key), (str, type(None))):
+            yield f"{where}() of {name} returned {key} = {info[key]!r}; it must be a string."
+    if "role" in info and info["role"] not in ROLES:
+        yield (
+            f"{where}() of {name} returned role = {info['role']!r}; "
+            f"it must be one of {', '.join(ROLES)}."
+        )
     try:
         pickle.dumps(dict(info))
     except Exception as error:  # noqa: BLE001 - reported as a problem
@@ -341,6 +370,28 @@ def _check_info(name: str, where: str, info: Mapping[Any, Any]) -> Iterator[str]
             f"{where}() of {name} returned an info that cannot be pickled: "
             f"{type(error).__name__}: {error}."
         )
+
+
+def _play_expert(subject: CheckedEnv, env: Env, actions: Any) -> str:
+    """Play the actions of an expert until the episode ends; return the problem, or ""."""
+    if isinstance(actions, str) or not isinstance(actions, Iterable):
+        return f"returned {actions!r}; it must yield actions, or return a list of them"
+    turns = (subject.spec.turns if subject.spec is not None else None) or LONGEST
+    form, actions = format_of(env), iter(actions)
+    for _ in range(turns):
+        if getattr(env, "text_wanted", False):  # a wrapper asks for a plan or notes
+            subject.step(env, env.sample_action())
+        else:
+            try:
+                action = next(actions)
+            except StopIteration:
+                return "ran out of actions before the episode ended; yield actions until it ends"
+            if not isinstance(action, str):
+                return f"yielded {type(action).__name__} {action!r}; an action must be a string"
+            subject.step(env, action if form is None else form.write(action))
+        if env.ended:
+            return ""
+    return f"did not end the episode within {turns} turns"
 
 
 def _raises(kind: type[Exception], call: Callable[[], Any]) -> bool:

@@ -32,7 +32,13 @@ from gem_core.__main__ import main
 from gem_core.env import registry
 from gem_core.env.action_format import ActionFormat
 from gem_core.env.wrapper import Wrapper
-from gem_core.errors import CheckError, ConfigError, MissingDependencyError, UnknownNameError
+from gem_core.errors import (
+    CheckError,
+    ConfigError,
+    MissingDependencyError,
+    PolicyError,
+    UnknownNameError,
+)
 from gem_core.policies.players import player_named
 
 ELSEWHERE = ("agentgym:", "openenv:", "terminal:", "web:")
@@ -73,6 +79,7 @@ class Plain(Counter):
 
 def test_well_behaved_envs_have_no_problems() -> None:
     assert find_problems(Plain()) == []
+    assert find_problems(GoodExpert(), processes=False) == []
     check_env("1*game:GuessTheNumber-v0-easy + 1*game:GuessTheNumber-v0-hard", processes=False)
 
 
@@ -90,6 +97,39 @@ class OddKeys(Plain):
 class OddSuccess(Plain):
     def on_step(self, action: str) -> Any:
         return (*super().on_step(action)[:4], {"success": "yes"})
+
+
+class OddPrompts(Plain):
+    def on_reset(self, options: Mapping[str, Any]) -> Any:
+        return super().on_reset(options)[0], {"system": 5, "role": "assistant"}
+
+    def on_step(self, action: str) -> Any:
+        return (*super().on_step(action)[:4], {"suffix": ["board"]})
+
+
+class GoodExpert(Plain):
+    def expert(self) -> Any:
+        return ["go"] * self.length
+
+
+class ShortExpert(Plain):
+    def expert(self) -> Any:
+        yield "go"
+
+
+class NumberExpert(Plain):
+    def expert(self) -> Any:
+        yield 3
+
+
+class TextExpert(Plain):
+    def expert(self) -> Any:
+        return "go"
+
+
+class ReturnsNothing(Plain):
+    def expert(self) -> Any:
+        pass
 
 
 class GlobalDraw(Plain):
@@ -192,6 +232,13 @@ Tolerant.step = tolerant_step  # type: ignore[method-assign]
         (EmptyStart, "types", "empty observation"),
         (OddKeys, "types", "the key 1"),
         (OddSuccess, "types", "must be a bool"),
+        (OddPrompts, "types", "reset() of OddPrompts returned system = 5"),
+        (OddPrompts, "types", "role = 'assistant'; it must be one of user, tool, continuation"),
+        (OddPrompts, "types", "step() of OddPrompts returned suffix = ['board']"),
+        (ShortExpert, "expert", "ran out of actions before the episode ended"),
+        (NumberExpert, "expert", "yielded int 3; an action must be a string"),
+        (TextExpert, "expert", "returned 'go'; it must yield actions"),
+        (ReturnsNothing, "expert", "returned None; it must yield actions"),
         (GlobalDraw, "global_random_state", "changed the global random state of the module random"),
         (GlobalDraw, "global_random_state", "depend on the global random state"),
         (GlobalDraw, "seeding", "two instances"),
@@ -512,6 +559,30 @@ def test_missing_sample_action_is_noted_not_a_problem(
         assert "    note: test_checker:One-v0 has no sample_action()" in capsys.readouterr().out
         assert main(["check", id, "--here", "--json"]) == 0
     assert "sample_action" in json.loads(capsys.readouterr().out)["notes"][id][0]
+
+
+def test_expert_without_a_solution_is_noted_and_an_endless_one_reported() -> None:
+    class Unsolved(Plain):
+        def expert(self) -> Any:
+            raise PolicyError("this row has no solution")
+
+    report = examine(Unsolved(), processes=False)
+    assert report.problems == ()
+    (note,) = report.notes
+    assert note == "the expert of Unsolved did not play seed 0: this row has no solution."
+
+    class Waits(Plain):
+        def on_step(self, action: str) -> Any:
+            return "", 0.0, action != "wait", False, {}
+
+        def expert(self) -> Any:
+            while True:
+                yield "wait"
+
+    with registered(Waits, turns=5) as id:
+        (problem,) = find_problems(id, processes=False)
+    assert problem.check == "expert"
+    assert "did not end the episode within 5 turns (seed 0)." in problem.message
 
 
 def test_class_that_other_processes_cannot_import_is_noted() -> None:

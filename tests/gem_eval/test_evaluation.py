@@ -659,6 +659,61 @@ def test_exit_code_reports_whether_the_score_reaches_the_minimum(
     assert "expected at least 1.0" in capsys.readouterr().err
     assert main([*base, "--min-return", "2"]) == 1
     assert main([*base, "--max-turns", "x"]) == 2
+    capsys.readouterr()
+    assert main([*base, "--min-success", "30"]) == 2
+    assert "--min-success must be from 0 to 1" in capsys.readouterr().err
+
+
+class WithoutBaselines(Env):
+    """Environment that neither baseline player can play."""
+
+    def on_reset(self, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        return "Well?", {}
+
+    def on_step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "", 0.0, True, False, {}
+
+
+class NoExpert(WithoutBaselines):
+    """Environment whose expert has no action."""
+
+    def sample_action(self) -> str:
+        return "!"
+
+    def expert(self) -> Iterator[str]:
+        return iter(())
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_eval_prints_the_first_failure_of_a_baseline(
+    seeds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register("test:NoExpert-v0", NoExpert)
+    command = ["eval", "test:NoExpert-v0", "--seeds", str(seeds), "--quiet"]
+    failed = f"{seeds} episode{'s' * (seeds > 1)} failed; the first failure: test:NoExpert-v0, seed"
+    try:
+        assert main([*command, "--model", "random", "--out", str(tmp_path / "a")]) == 0
+        error = capsys.readouterr().err
+        assert f"gem-rl: baseline expert: {failed}" in error
+        assert "ran out of actions" in error
+        assert main([*command, "--model", "expert", "--out", str(tmp_path / "b")]) == 1
+    finally:
+        environments.remove("test:NoExpert-v0")
+    assert f"gem-rl: {failed}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", [["eval", EASY], ["suite", "gem-eval-v1", "--families", "game:Mastermind-v0-easy"]]
+)
+def test_out_must_be_a_folder(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "lock.py"
+    file.touch()
+    for out in (file, file / "below"):
+        assert main([*command, "--model", "random", "--out", str(out)]) == 2
+        expected = f"gem-rl: error: --out must be a folder, but {file} is a file\n"
+        assert capsys.readouterr().err == expected
 
 
 def test_each_list_of_environments_has_its_own_default_folder(
@@ -682,16 +737,6 @@ def test_each_list_of_environments_has_its_own_default_folder(
     assert {easy, hangman, f"{easy}+{hangman}"} < set(names)
     assert len(names) == 5
     assert max(map(len, names)) < 100
-
-
-class WithoutBaselines(Env):
-    """Environment that neither baseline player can play."""
-
-    def on_reset(self, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        return "Well?", {}
-
-    def on_step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        return "", 0.0, True, False, {}
 
 
 @pytest.mark.parametrize(("model", "method"), [("random", "sample_action"), ("expert", "expert")])

@@ -105,6 +105,9 @@ def test_command_exports_records_and_experts(
         (["sft", ENV, "--episodes", "0"], "--episodes must be at least 1"),
         (["sft", ENV, "--min-return", "9", "--episodes", "2"], "no episode has a return of 9"),
         (["dpo", ENV, "--margin", "9", "--episodes", "2"], "no two episodes of the same task"),
+        (["dpo", ENV, "--min-return", "5"], "--min-return is a setting of sft"),
+        (["dpo", ENV, "--per", "turn"], "--per is a setting of sft"),
+        (["sft", ENV, "--margin", "0"], "--margin is a setting of dpo"),
     ],
 )
 def test_export_that_cannot_succeed_leaves_no_file(
@@ -113,3 +116,40 @@ def test_export_that_cannot_succeed_leaves_no_file(
     assert main(["export", *arguments, "--out", str(tmp_path / "x.jsonl")]) != 0
     assert problem in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def recorded(path: Path) -> bytes:
+    with RecordWriter(path) as record:
+        run_batch(tasks_for(ENV, seeds=[0]), ExpertPlayer(), on_episode=record.write)
+    return path.read_bytes()
+
+
+def test_export_does_not_replace_a_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, other, link = (tmp_path / f"{name}.jsonl" for name in ("source", "other", "link"))
+    before = recorded(source)
+    assert recorded(other)
+    link.symlink_to(source)
+    for out, problem in (
+        (source, "is the input of the command"),
+        (link, "is the input of the command"),
+        (other, "is an episode record"),
+    ):
+        assert main(["export", "sft", str(source), "--out", str(out)]) == 2
+        assert problem in capsys.readouterr().err
+    assert main(["export", "sft", ENV, "--episodes", "1", "--out", str(source)]) == 2
+    assert source.read_bytes() == before
+    out = tmp_path / "sft.jsonl"
+    for _ in range(2):  # an older dataset is replaced
+        assert main(["export", "sft", str(source), "--out", str(out)]) == 0
+
+
+@pytest.mark.parametrize("setting", [["--args", "{}"], ["--episodes", "100"], ["--seed", "0"]])
+def test_export_of_a_record_rejects_settings_of_played_episodes(
+    setting: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path / "a.jsonl")
+    command = ["export", "sft", str(tmp_path / "a.jsonl"), *setting, "--out", str(tmp_path / "x")]
+    assert main(command) == 2
+    assert f"{setting[0]} needs an environment id" in capsys.readouterr().err

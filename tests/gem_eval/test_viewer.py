@@ -142,6 +142,38 @@ def test_view_writes_the_page_next_to_the_record(
     assert main(["view", str(tmp_path / "none.jsonl")]) == 2
     assert main(["view", str(tmp_path), "--advantage", "rebm"]) == 2
     assert main(["view", str(tmp_path), "--follow", "--out", "x.html"]) == 2
+    assert main(["view", str(tmp_path), "--follow", "--port", "99999"]) == 2
+    capsys.readouterr()
+    assert main(["view", str(tmp_path), "--port", "5"]) == 2
+    assert "--port is the port of --follow" in capsys.readouterr().err
+
+
+def test_view_does_not_replace_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, other = tmp_path / "episodes.jsonl", tmp_path / "other.jsonl"
+    for path in (source, other):
+        with RecordWriter(path) as record:
+            record.write(run_batch(tasks_for(EASY, [0]), RandomPlayer())[0])
+    before = source.read_bytes(), other.read_bytes()
+    assert main(["view", str(tmp_path), "--out", str(source)]) == 2
+    assert "is the input of the command" in capsys.readouterr().err
+    assert main(["view", str(source), "--out", str(other)]) == 2
+    assert "is an episode record" in capsys.readouterr().err
+    assert (source.read_bytes(), other.read_bytes()) == before
+
+
+@pytest.mark.parametrize(("count", "shown"), [(None, "0 episodes"), (0, "0 "), (1, "1 episode,")])
+def test_view_prints_the_number_of_episodes(
+    count: int | None, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "r.jsonl"
+    if count is None:
+        path.touch()
+    else:
+        with RecordWriter(path) as record:
+            for episode in run_batch(tasks_for(EASY, range(count)), RandomPlayer()):
+                record.write(episode)
+    assert main(["view", str(path)]) == 0
+    assert f"r.html: {shown}" in capsys.readouterr().out
 
 
 def test_credit_rejects_an_estimator_that_needs_a_critic() -> None:

@@ -30,7 +30,8 @@ def transcript_of(episode: Episode) -> str:
         parts.append(f"reward: {turn.reward:.3g}\n")
     parts.append(_labelled("user", episode.final_observation))
     total = episode.total_reward
-    parts.append(f"{episode.stop.value} after {len(turns)} turns, return {total:.3g}")
+    played = f"{len(turns)} turn{'s' * (len(turns) != 1)}"
+    parts.append(f"{episode.stop.value} after {played}, return {total:.3g}")
     return "\n".join(parts)
 
 

@@ -20,6 +20,7 @@ sessions of this client, 500 environment failure, 503 too many sessions or conne
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import math
 import threading
@@ -89,6 +90,10 @@ class Server:
             max_per_client=whole_number("max_sessions_per_client", per_client, 1),
         )
         probe = make()  # fail before the first client connects
+        if not isinstance(probe, Env):
+            raise ConfigError(
+                f"make must return an environment; it returned {type(probe).__name__} {probe!r}"
+            )
         self._about = {
             "env": name or type(probe.unwrapped).__name__,
             "dialect": self.dialect.name,
@@ -110,10 +115,11 @@ class Server:
                 whole_number("max_connections", max_connections, 1),
             )
         except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {host} port {port}: {error}; "
-                "choose another port, or 0 for a free one"
-            ) from error
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                advice = "choose another port, or 0 for a free one"
+            else:
+                advice = "choose an address of this machine, or 0.0.0.0 for all of them"
+            raise ConfigError(f"cannot listen on {host} port {port}: {error}; {advice}") from error
         self._thread = threading.Thread(
             target=self._http.serve_forever, name="gem-serve-http", daemon=True
         )

@@ -14,6 +14,7 @@ from gem_core.cli.arguments import env_arguments
 from gem_core.cli.terminal import say
 from gem_core.errors import ConfigError, RecordError
 from gem_core.types import Episode
+from gem_eval.cli.output import check_file
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
@@ -22,6 +23,8 @@ EXAMPLES = (
     "gem-rl export sft terminal:Any-v0-easy --episodes 200 --out sft.jsonl",
     "gem-rl export dpo runs/eval/model --out dpo.jsonl",
 )
+_ONLY = {"per": "sft", "min_return": "sft", "margin": "dpo"}
+"""The kind of dataset that a setting belongs to."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,18 +38,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="path of the JSONL")
     parser.add_argument(
-        "--episodes", type=int, default=100, metavar="N", help="seeds to play per id (default 100)"
+        "--episodes", type=int, metavar="N", help="seeds to play per id (default 100)"
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="the first seed to play (default 0)"
-    )
+    parser.add_argument("--seed", type=int, metavar="N", help="the first seed to play (default 0)")
     parser.add_argument(
         "--args", default="", metavar="JSON", help="arguments of the environment as a JSON object"
     )
     parser.add_argument(
         "--per",
         choices=("turn", "episode"),
-        default="turn",
         help="sft: a prompt and completion per turn, or the messages of an episode (default turn)",
     )
     parser.add_argument(
@@ -58,7 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--margin",
         type=float,
-        default=0.0,
         metavar="X",
         help="dpo: the returns of a pair must differ by more than this (default 0)",
     )
@@ -68,13 +67,13 @@ def run(args: argparse.Namespace) -> int:
     """Write the dataset."""
     from gem_eval.export import dpo_rows, sft_rows
 
-    if args.episodes < 1 or args.seed < 0:
-        raise ConfigError("--episodes must be at least 1 and --seed at least 0")
+    _check(args)
+    check_file(args.out, *(_record(source) for source in args.sources))
     episodes = chain.from_iterable(_episodes(source, args) for source in args.sources)
     if args.kind == "sft":
-        rows = sft_rows(episodes, min_return=args.min_return, per=args.per)
+        rows = sft_rows(episodes, min_return=args.min_return, per=args.per or "turn")
     else:
-        rows = dpo_rows(episodes, margin=args.margin)
+        rows = dpo_rows(episodes, margin=args.margin or 0.0)
     count = 0
     try:
         args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -96,16 +95,40 @@ def run(args: argparse.Namespace) -> int:
                 raise
     except OSError as error:
         raise RecordError(f"cannot write {args.out}: {error}") from error
-    say(f"{args.out}: {count:,} rows")
+    say(f"{args.out}: {count:,} row{'s' * (count != 1)}")
     return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise `ConfigError` for a wrong setting, or one without effect."""
+    for name, kind in _ONLY.items():
+        if getattr(args, name) is not None and args.kind != kind:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is a setting of {kind} datasets; remove it"
+            )
+    if all(Path(source).exists() for source in args.sources):
+        for name in ("args", "episodes", "seed"):
+            if getattr(args, name) not in (None, ""):
+                raise ConfigError(
+                    f"--{name} needs an environment id, whose expert plays; "
+                    "a record is exported as it is"
+                )
+    args.episodes = 100 if args.episodes is None else args.episodes
+    args.seed = 0 if args.seed is None else args.seed
+    if args.episodes < 1 or args.seed < 0:
+        raise ConfigError("--episodes must be at least 1 and --seed at least 0")
+
+
+def _record(source: str) -> Path:
+    path = Path(source)
+    return path / "episodes.jsonl" if path.is_dir() else path
 
 
 def _episodes(source: str, args: argparse.Namespace) -> Iterator[Episode]:
     from gem_core.records.file import read_episodes
 
-    path = Path(source)
-    if path.exists():
-        yield from read_episodes(path / "episodes.jsonl" if path.is_dir() else path)
+    if Path(source).exists():
+        yield from read_episodes(_record(source))
     elif ":" in source:
         yield from _played(source, args)
     else:

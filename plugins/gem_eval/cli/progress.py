@@ -118,7 +118,7 @@ class Progress:
             parts.append(f"{self._failed} failed")
         retries = sum(self._troubles().values())
         if retries:
-            parts.append(f"{retries} server failures")
+            parts.append(f"{retries} server failure{'s' * (retries != 1)}")
         line = "  ".join(filter(None, parts))
         if self._terminal:
             self._wide = max(self._wide, len(line))

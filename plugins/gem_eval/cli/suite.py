@@ -18,6 +18,7 @@ from gem_core.cli.arguments import json_object
 from gem_core.cli.terminal import say, table, width
 from gem_core.errors import ConfigError
 from gem_eval.cli.eval_arguments import add_template_arguments
+from gem_eval.cli.output import check_folder
 from gem_eval.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
     if args.check:
         return _check(suite)
     out = args.out or Path("runs/suite") / suite.name
+    check_folder(out)
     players = [name.strip() for name in args.model.split(",") if name.strip()]
     if not players:
         raise ConfigError("--model must name at least one player, such as random,expert")
@@ -133,7 +135,8 @@ def run(args: argparse.Namespace) -> int:
     say(table(*report_table(scores), width()))
     print(f"\nwritten to {out}: report.md, summary.json and the episodes", file=sys.stderr)
     if failures:
-        print(f"gem-rl: {len(failures)} episodes failed; the first: {failures[0]}", file=sys.stderr)
+        episodes_failed = f"{len(failures)} episode{'s' * (len(failures) != 1)} failed"
+        print(f"gem-rl: {episodes_failed}; the first: {failures[0]}", file=sys.stderr)
     return int(bool(failures))
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gem_core.cli.terminal import say
 from gem_core.errors import ConfigError, RecordError
+from gem_core.types import Episode
+from gem_eval.cli.output import check_file
 
 __all__ = ["EXAMPLES", "SUMMARY", "add_arguments", "run"]
 
@@ -33,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="serve the page on 127.0.0.1 and show episodes as they are recorded",
     )
     parser.add_argument(
-        "--port", type=int, default=0, metavar="N", help="port of --follow (default: a free port)"
+        "--port", type=int, metavar="N", help="port of --follow (default: a free port)"
     )
     parser.add_argument(
         "--advantage",
@@ -65,18 +68,29 @@ def run(args: argparse.Namespace) -> int:
     if args.follow:
         if args.out:
             raise ConfigError("--follow does not write a page; remove --out or --follow")
-        server = ViewerServer(path, port=args.port, credit=credit, tokenizer=tokenizer)
+        server = ViewerServer(path, port=args.port or 0, credit=credit, tokenizer=tokenizer)
         say(f"{server.url} follows {path}; press Ctrl-C to stop")
         try:
             server.serve()
         except KeyboardInterrupt:
             print(file=sys.stderr)
         return 0
-    page = page_of(read_episodes(path), title_of(path), credit, tokenizer)
+    if args.port is not None:
+        raise ConfigError("--port is the port of --follow; add --follow or remove --port")
     out = args.out or path.with_name(f"{path.name.removesuffix('.gz').removesuffix('.jsonl')}.html")
+    check_file(out, path)
+    count = 0
+
+    def counted() -> Iterator[Episode]:
+        nonlocal count
+        for count, episode in enumerate(read_episodes(path), 1):  # noqa: B007 - used below
+            yield episode
+
+    page = page_of(counted(), title_of(path), credit, tokenizer)
     try:
         out.write_text(page, encoding="utf-8")
     except OSError as error:
         raise RecordError(f"cannot write {out}: {error}") from error
-    say(f"{out}: {len(page) / 1e3:,.0f} kB, self-contained; open it in a browser")
+    shown = f"{count:,} episode{'s' * (count != 1)}, {len(page) / 1e3:,.0f} kB"
+    say(f"{out}: {shown}, self-contained; open it in a browser")
     return 0

@@ -48,7 +48,7 @@ class ViewerServer:
         handler = type("_Bound", (_Handler,), {"viewer": self})
         try:
             self._server = Listener("127.0.0.1", port, handler, _MOST_CONNECTIONS)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"cannot listen on port {port} ({error}); "
                 "choose another --port, or omit it to use a free one"

@@ -804,8 +804,12 @@ def test_client_and_server_reject_invalid_arguments() -> None:
     ):
         with pytest.raises(ConfigError, match=next(iter(arguments))):
             Server(Counter, **arguments)
-    with Server(Counter) as server, pytest.raises(ConfigError, match="choose another"):
+    with Server(Counter) as server, pytest.raises(ConfigError, match="choose another port"):
         Server(Counter, port=int(server.url.rpartition(":")[2]))
+    with pytest.raises(ConfigError, match="choose an address of this machine"):
+        Server(Counter, host="192.0.2.1", token="t")  # reserved for documentation
+    with pytest.raises(ConfigError, match="must return an environment; it returned int 5"):
+        Server(lambda: 5)  # type: ignore[arg-type, return-value]
 
 
 def test_task_is_the_seed_modulo_the_number_of_tasks() -> None:
