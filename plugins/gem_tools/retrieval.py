@@ -17,6 +17,7 @@ from typing import Any, Literal
 from gem_core.arguments import whole_number
 from gem_core.errors import ConfigError, MissingDependencyError
 from gem_core.wrappers.formats import without_surrogates
+from gem_tools.arguments import finite_number, positive_number
 from gem_tools.passage import Passage, show_passages
 from gem_tools.tool import Tool, ToolResult
 
@@ -61,13 +62,12 @@ class RetrievalTool(Tool):
                 f"retrieval(url='http://...'); got {url!r}"
             )
         whole_number("k", k, 1)
-        if retries < 0 or backoff < 0 or timeout <= 0:
-            raise ConfigError(
-                "retries and backoff must be non-negative and timeout positive; "
-                f"got retries={retries}, backoff={backoff}, timeout={timeout}"
-            )
         self.url, self.k, self.max_tokens, self.count = url, k, max_tokens, count
-        self.timeout, self.retries, self.backoff = timeout, retries, backoff
+        self.timeout = positive_number("timeout", timeout)
+        self.retries = whole_number("retries", retries, 0)
+        self.backoff = finite_number("backoff", backoff)
+        if self.backoff < 0:
+            raise ConfigError(f"backoff must be 0 or more seconds; got {backoff}")
         self.description = description
         if encoding not in ("json", "msgpack"):
             raise ConfigError(f"encoding must be 'json' or 'msgpack'; got {encoding!r}")

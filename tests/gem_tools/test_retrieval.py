@@ -120,7 +120,10 @@ def test_invalid_settings_are_rejected() -> None:
     for settings, problem in [
         ({"url": "example.org"}, "address"),
         ({"url": "http://x", "k": 0}, "k must"),
-        ({"url": "http://x", "retries": -1}, "retries"),
+        ({"url": "http://x", "retries": -1}, "retries must be an integer >= 0, got -1"),
+        ({"url": "http://x", "retries": "3"}, "retries must be an integer >= 0, got '3'"),
+        ({"url": "http://x", "timeout": "10"}, "timeout must be a positive number, got '10'"),
+        ({"url": "http://x", "backoff": -1}, "backoff must be 0 or more seconds; got -1"),
     ]:
         with pytest.raises(ConfigError, match=problem):
             RetrievalTool(**settings)  # type: ignore[arg-type]
