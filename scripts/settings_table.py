@@ -66,8 +66,9 @@ ROWS = (
     ),
     Row(
         "Liger",
-        "`use_liger_kernel`, `use_liger`. TRL's takes one advantage per sequence; elsewhere it "
-        "replaces layers of the model; the tests run them in Triton's interpreter, on the CPU",
+        "`use_liger_kernel`, `use_liger`. TRL deprecates it, and the loss of TRL 1.10 then takes "
+        "one advantage per sequence; elsewhere it replaces layers of the model; the tests run them "
+        "in Triton's interpreter, on the CPU",
         not_offered="oat skyrl tinker",
     ),
     Row(
@@ -145,7 +146,8 @@ ROWS = (
     ),
     Row(
         "Failed episodes",
-        "become padding, which the loss and all statistics exclude; Tinker drops them",
+        "become padding, which the loss and all statistics exclude (exceptions below); Tinker "
+        "drops them",
     ),
     Row("Growing horizon", '`GemConfig(horizon="4,7,10@80")`'),
     Row(
