@@ -133,7 +133,8 @@ def longest_episode(config: GemConfig) -> int | None:
 _WITHOUT_EFFECT = {
     "apply_chat_template": "gem always applies it; remove it, and use GemConfig(template_kwargs=)",
     "eval_n": "gem plays one episode per held-out seed; set more of them: GemConfig(eval_seeds=)",
-    "max_epochs": "oat's PPO learner makes one pass; set num_ppo_epochs",
+    "max_epochs": "oat's PPO learner makes one pass; set num_ppo_epochs, and max_step_adjustment "
+    "for the length of the learning rate's schedule",
     "max_eval": "gem plays every held-out seed; set GemConfig(eval_seeds=)",
     "max_sgd_steps": "gem's updates end with their batch; set max_train",
     "num_prompt_epoch": "gem draws seeds until max_train is reached; set max_train",

@@ -112,7 +112,9 @@ def check_settings(settings: TinkerSettings, config: GemConfig) -> None:
                 "evaluation seeds; set eval_every and GemConfig(eval_seeds=...), or neither",
             ),
             (
-                settings.eval_every > settings.updates,
+                _is_number(settings.eval_every)
+                and _is_number(settings.updates)
+                and settings.eval_every > settings.updates,
                 f"eval_every={settings.eval_every} is above updates={settings.updates}, so there "
                 "would be no evaluation; set a smaller number",
             ),

@@ -102,8 +102,7 @@ class GemAdvantages:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         order = cls.__mro__
-        first = next((base for base in order if base.__name__ == "GRPOTrainer"), None)
-        if first is not None and order.index(first) < order.index(GemAdvantages):
+        if GRPOTrainer in order and order.index(GRPOTrainer) < order.index(GemAdvantages):
             raise ConfigError(
                 f"{cls.__name__} would train TRL's own advantages: GemAdvantages comes after a "
                 f"trainer; write class {cls.__name__}(GemAdvantages, ...)"

@@ -388,6 +388,8 @@ def test_mixin_after_the_trainer_is_rejected() -> None:
         class Late(GRPOTrainer, GemAdvantages):  # type: ignore[misc]
             pass
 
+    type("GRPOTrainer", (GemAdvantages, GRPOTrainer), {})  # the name does not matter
+
 
 def test_chat_template_kwargs_that_agree_with_the_config_are_accepted(
     make_trainer: Callable[..., Any],
