@@ -110,7 +110,7 @@ def register(
     entry_point: EntryPoint,
     *,
     kwargs: Mapping[str, Any] | None = None,
-    wrappers: Sequence[Any] = (),
+    wrappers: Sequence[Any] | Mapping[str, Any] | str = (),
     replace: bool = False,
     **facts: Any,
 ) -> EnvSpec:
@@ -123,7 +123,7 @@ def register(
     check_entry_point(entry_point, f"environment {id!r}")
     for name, value in facts.items():
         _check_fact(id, name, value)
-    if isinstance(wrappers, str):
+    if isinstance(wrappers, (str, Mapping)):
         wrappers = parse_wrappers(wrappers)
     entry = EnvSpec(id, entry_point, dict(kwargs or {}), tuple(wrappers), **facts)
     environments.add(id, entry, replace=replace)

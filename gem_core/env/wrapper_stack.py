@@ -72,7 +72,7 @@ def register_wrapper(
     return entry
 
 
-def parse_wrappers(items: Sequence[WrapperLike] | str) -> list[WrapperLike]:
+def parse_wrappers(items: Sequence[Any] | Mapping[str, Any] | str) -> list[WrapperLike]:
     """Return (name, arguments) pairs; callables stay as they are."""
     if isinstance(items, str):
         items = _split_wrappers(items)

@@ -2,7 +2,7 @@
 
 A plugin is a module or object with hook implementations, found through the entry-point group `gem`.
 Two environment variables select plugins by comma-separated entry-point names: `GEM_PLUGINS` loads
-only those named (empty: none), `GEM_PLUGINS_BLOCK` skips those named.
+only those named and the built-in ones, `GEM_PLUGINS_BLOCK` skips those named.
 """
 
 from __future__ import annotations
@@ -143,7 +143,9 @@ def installed_plugins() -> list[PluginInfo]:
 
 
 def _entry_points() -> list[EntryPoint]:
-    return sorted(entry_points(group=GROUP), key=lambda p: p.name)
+    # Python before 3.10.6 finds a distribution twice if its sources have an egg-info folder
+    points = {(p.name, p.value, p.dist and p.dist.name): p for p in entry_points(group=GROUP)}
+    return sorted(points.values(), key=lambda p: p.name)
 
 
 def _distribution(point: EntryPoint) -> str:

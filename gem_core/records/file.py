@@ -43,6 +43,7 @@ except ImportError:  # a platform without file locks cannot detect a second writ
     fcntl = None  # type: ignore[assignment]
 
 __all__ = [
+    "NotARecordError",
     "RecordTakenError",
     "RecordWriter",
     "WorkerRecords",
@@ -54,6 +55,10 @@ __all__ = [
 
 _CHUNK = 1 << 16
 _HEADER = b'{"gem_record'
+
+
+class NotARecordError(RecordError):
+    """Raised when a file has no header of a record."""
 
 
 class RecordTakenError(RecordError):
@@ -244,7 +249,7 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
         for line, _ in _lines(stream, path):
             header = _check_header(line, path)
             return {**header, "meta": from_plain(header.get("meta", {}))}
-    raise RecordError(f"{path} is empty; a record starts with a header line")
+    raise NotARecordError(f"{path} is empty; a record starts with a header line")
 
 
 # Reading files.
@@ -299,8 +304,9 @@ def _members(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
         rest = member.unused_data
         end += used - len(rest)
         number += 1
-        for line in b"".join(parts).splitlines():
-            yield line, end
+        for line in b"".join(parts).splitlines(keepends=True):
+            if line.endswith(b"\n"):
+                yield line, end
 
 
 def _check_header(line: bytes, path: Path) -> dict[str, Any]:
@@ -308,7 +314,7 @@ def _check_header(line: bytes, path: Path) -> dict[str, Any]:
         header = json.loads(line)
         version = header["gem_record"]
     except (ValueError, KeyError, TypeError):
-        raise RecordError(
+        raise NotARecordError(
             f"{path} is not a gem record: its first line is not a header with 'gem_record'"
         ) from None
     if not isinstance(version, int) or not 1 <= version <= VERSION:

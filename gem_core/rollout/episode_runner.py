@@ -40,7 +40,8 @@ __all__ = ["EpisodeRunner"]
 
 _ENGINE_KEYS = frozenset({"context", "suffix", "system", "role", "function_calling"})
 """Keys of `info` that instruct the engine; records do not keep them."""
-_KEY_TYPES = {"context": Context, "suffix": str, "system": str, "function_calling": dict}
+_KEY_TYPES = {"context": Context, "suffix": str}
+_RESET_KEY_TYPES = {**_KEY_TYPES, "system": str, "function_calling": dict}
 _ROLES = ("user", "tool", "continuation")
 _NEXT_PROMPT_KEYS = frozenset({"suffix", "role"})
 """Those that the record of a cut episode keeps: a critic bootstraps from its next prompt."""
@@ -410,14 +411,14 @@ def _snapshot_of(info: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Copy an info with its containers: the environment may change them in later steps."""
     try:
         if not _ENGINE_KEYS.isdisjoint(info):
-            _check_engine_keys(info)
+            _check_engine_keys(info, _RESET_KEY_TYPES if where == "reset" else _KEY_TYPES)
         return {key: copy_containers(value) for key, value in info.items()}
     except Exception as error:
         raise EpisodeFailed.from_error(StopReason.ENV_INVALID, error, where) from error
 
 
-def _check_engine_keys(info: Mapping[str, Any]) -> None:
-    for key, kind in _KEY_TYPES.items():
+def _check_engine_keys(info: Mapping[str, Any], types: Mapping[str, type]) -> None:
+    for key, kind in types.items():
         if not isinstance(info.get(key), (kind, type(None))):
             raise ContractError(f"info[{key!r}] must be a {kind.__name__}, got {short(info[key])}")
     if info.get("role", "user") not in _ROLES:

@@ -261,6 +261,9 @@ def check_expert(subject: CheckedEnv) -> Iterator[str]:
         expert = expert_of(env)
         if expert is None:
             continue
+        if not callable(expert):
+            yield f"expert of {subject.name} is {expert!r}; it must be a method."
+            return
         try:
             problem = _play_expert(subject, env, expert())
         except PolicyError as error:  # for example a dataset without a solution for this row
@@ -355,7 +358,7 @@ def _check_info(name: str, where: str, info: Mapping[Any, Any]) -> Iterator[str]
         )
     if "success" in info and not isinstance(info["success"], bool):
         yield f"{where}() of {name} returned success = {info['success']!r}; it must be a bool."
-    for key in ("system", "suffix"):
+    for key in ("system", "suffix") if where == "reset" else ("suffix",):
         if not isinstance(info.get(key), (str, type(None))):
             yield f"{where}() of {name} returned {key} = {info[key]!r}; it must be a string."
     if "role" in info and info["role"] not in ROLES:

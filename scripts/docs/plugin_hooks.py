@@ -15,7 +15,7 @@ A plugin is a package with an entry point in the group `gem` and functions marke
 implementation may leave out arguments that it does not use.
 
 `gem-rl plugins` lists the plugins of the environment. `GEM_PLUGINS_BLOCK=name,name` disables
-plugins; `GEM_PLUGINS=name,name` disables all others.
+plugins; `GEM_PLUGINS=name,name` disables all others but the built-in ones.
 """
 _REGISTRATION = """
 ## Registration hooks

@@ -206,8 +206,10 @@ def test_record_compressed_by_another_program_is_read_and_grows(tmp_path: Path) 
     with RecordWriter(tmp_path / "plain.jsonl", meta={"run": 1}) as record:
         record.write(full_episode(0))
         record.write(full_episode(1))
-    path = tmp_path / "episodes.jsonl.gz"
-    path.write_bytes(gzip.compress((tmp_path / "plain.jsonl").read_bytes()))
+    path, plain = tmp_path / "episodes.jsonl.gz", (tmp_path / "plain.jsonl").read_bytes()
+    path.write_bytes(gzip.compress(plain[:-20]))
+    assert list(read_episodes(path)) == [full_episode(0)], "the last line is incomplete"
+    path.write_bytes(gzip.compress(plain))
     assert list(read_episodes(path)) == [full_episode(0), full_episode(1)]
     with RecordWriter(path, meta={"run": 1}) as record:
         record.write(full_episode(2))

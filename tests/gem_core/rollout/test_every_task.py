@@ -134,10 +134,8 @@ def test_an_info_that_cannot_be_read_fails_only_its_own_episode(where: str) -> N
 @pytest.mark.parametrize(
     ("info", "expected"),
     [
-        ({"system": 5}, "info['system'] must be a str, got 5"),
         ({"suffix": ["a"]}, "info['suffix'] must be a str, got ['a']"),
         ({"context": "text"}, "info['context'] must be a Context, got 'text'"),
-        ({"function_calling": 1}, "info['function_calling'] must be a dict, got 1"),
         (
             {"role": "usr"},
             "info['role'] must be one of 'user', 'tool', 'continuation'; got 'usr'",
@@ -159,6 +157,18 @@ def test_a_wrong_key_for_the_engine_fails_only_its_own_episode(
     assert_only_the_bad_one_failed(episodes)
     assert episodes[BAD].stop is StopReason.ENV_INVALID
     assert episodes[BAD].failure.message == expected
+
+
+@pytest.mark.parametrize(("key", "kind"), [("system", "str"), ("function_calling", "dict")])
+def test_a_wrong_key_that_the_engine_reads_at_a_reset_may_be_in_a_step(key: str, kind: str) -> None:
+    def make_env(task: Task) -> Env:
+        if task.seed == BAD:
+            return ScriptedEnv(begin=lambda env: ("T", {key: 5}))
+        return ScriptedEnv(lambda env, action: ("O", 1.0, True, False, {key: 5}))
+
+    episodes = play(make_env)
+    assert [e.failed for e in episodes] == [seed == BAD for seed in range(6)]
+    assert episodes[BAD].failure.message == f"info[{key!r}] must be a {kind}, got 5"
 
 
 def test_an_environment_cannot_change_the_options_of_its_task() -> None:
