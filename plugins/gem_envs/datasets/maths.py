@@ -89,7 +89,9 @@ def _is_undone(problem: str, answer: str, expected: str) -> bool:
     bare, bare_expected = _bare(answer), _bare(expected)
     if re.fullmatch(r"-?(?:\d+|\d{1,3}(?:,\d{3})+)", bare_expected):  # -1,2 is two numbers
         is_expression = re.search(r"[\d\\]", bare) is not None
-        return is_expression and _WHOLE_NUMBER.fullmatch(bare) is None
+        name, _, number = bare.rpartition("=")
+        is_number = _NAME.fullmatch(name) and _WHOLE_NUMBER.fullmatch(number)
+        return is_expression and not is_number
     if _DECIMAL.fullmatch(bare) and _FRACTION.search(bare_expected):
         return bare in _bare(problem)
     return _OPERATION.search(bare) is not None and bare in _bare(problem)
@@ -99,8 +101,8 @@ _OPERATION = re.compile(
     r"[*/+!×·÷|]|\\(?:times|cdot|div|[dt]?frac|sqrt|[dt]?binom)|[\d)}]-|[\d)}]\^"
     r"|\\(?:log|ln|lg|exp|sin|cos|tan|sec|csc|cot|lim|det|int|sum|prod|gcd|lcm|max|min|operatorname)"
 )
+_NAME = re.compile(r"(?:(?!\\sqrt|\\[dt]?frac)[^\d=+*/^×·÷√|−-]|_\{?\d)*")  # x_1, \angle A
 _WHOLE_NUMBER = re.compile(
-    r"(?:(?:[^\d=]|_\{?\d)+=)?"  # x_1 = 5, \angle A = 5
     r"(?:\\?[-−+({\[]|\\(?=\d)|\\(?:math|text)?(?:bf|rm|boxed))*"  # signs, brackets, \$
     r"\d(?:[\d,]|\{,\})*(?:\.\d*)?(?:\\?[)}\]%])*"
     r"(?:[a-z]+(?:\^\{?\d\}?)?)?\.?"  # a unit

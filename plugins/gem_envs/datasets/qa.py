@@ -82,14 +82,19 @@ class Answer(Boxed):
 
 
 def tagged_answer(text: str) -> str | None:
-    """Return the text in the last pair of `<answer>` tags, or None."""
+    r"""Return the text in the last pair of `<answer>` tags that has any, or None.
+
+    Of a text with a `\boxed{}`, return the content of the box.
+    """
     begin, answer = -1, None
     for tag in _TAG.finditer(text):
         if not tag[1]:
             begin = tag.end()
         elif begin >= 0:
-            begin, answer = -1, text[begin : tag.start()]
-    return answer
+            answer = text[begin : tag.start()].strip() or answer
+            begin = -1
+    boxed = None if answer is None else last_boxed(answer)
+    return answer if boxed is None else boxed
 
 
 def normalised(text: str) -> str:

@@ -39,7 +39,9 @@ class Game2048(Game):
         board_size: int = 4,
         randomize: bool = False,
     ) -> None:
-        self.board_size = whole_number("board_size", board_size, 2, 8)
+        if randomize:
+            target_tile, max_turns = max(_RANDOM)
+        self.board_size = whole_number("board_size", board_size, 3 if randomize else 2, 8)
         self.target_tile = whole_number(
             "target_tile", target_tile, 8, 2 ** min(20, board_size * board_size)
         )

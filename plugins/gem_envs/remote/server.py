@@ -23,6 +23,7 @@ import asyncio
 import errno
 import json
 import math
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -115,11 +116,12 @@ class Server:
                 whole_number("max_connections", max_connections, 1),
             )
         except OSError as error:
+            advice = ""
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                advice = "choose another port, or 0 for a free one"
-            else:
-                advice = "choose an address of this machine, or 0.0.0.0 for all of them"
-            raise ConfigError(f"cannot listen on {host} port {port}: {error}; {advice}") from error
+                advice = "; choose another port, or 0 for a free one"
+            elif error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+                advice = "; choose an address of this machine, or 0.0.0.0 for all of them"
+            raise ConfigError(f"cannot listen on {host} port {port}: {error}{advice}") from error
         self._thread = threading.Thread(
             target=self._http.serve_forever, name="gem-serve-http", daemon=True
         )

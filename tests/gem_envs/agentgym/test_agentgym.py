@@ -374,12 +374,11 @@ def test_dead_jvm_fails_only_its_episode() -> None:
 
 
 def test_lone_surrogate_in_an_action_leaves_the_jvm_running() -> None:
-    env = SciWorld("boil")
-    env.reset(seed=1)
-    machine = env.machine
-    env.step("look at \ud83d")
-    assert env.machine is machine
-    env.close()
+    with SciWorld("boil") as env:
+        env.reset(seed=1)
+        machine = env.machine
+        env.step("look at \ud83d")
+        assert env.machine is machine
 
 
 @pytest.mark.parametrize("when", ["in an episode", "idle"])

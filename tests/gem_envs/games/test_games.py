@@ -173,6 +173,9 @@ def test_random_variant_accepts_the_parameters_it_does_not_draw() -> None:
     assert bare("game:Hangman-v0-random", hardcore=True).hardcore
     assert bare("game:Mastermind-v0-random", duplicate_numbers=True).duplicate_numbers
     assert not bare("game:Wordle-v0-random", only_real_words=False).only_real_words
+    assert bare("game:Game2048-v0-random", board_size=3).board_size == 3
+    with pytest.raises(ConfigError, match="board_size must be an integer from 3 to 8, got 2"):
+        make("game:Game2048-v0-random", board_size=2)
 
 
 @pytest.mark.parametrize("id", IDS)

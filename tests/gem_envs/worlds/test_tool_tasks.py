@@ -82,7 +82,7 @@ def test_arguments_have_no_lone_surrogates() -> None:
         (f"[[-{10**15 + 1}]]", "an integer must be between"),
         ("[" * 30 + "]" * 30, "nested over 20 levels"),
         ("{1, 2}", "must be JSON, which has no such set"),
-        ("{(1, 2): 3}", "must be JSON, which has no such dict"),
+        ("{(1, 2): 3}", "keys of a JSON object must be strings"),
     ],
 )
 def test_value_that_cannot_be_shown_is_explained(value: str, message: str) -> None:

@@ -146,7 +146,9 @@ def _as_json(value: Any, depth: int = 0) -> Any:
     """Return a parsed value with plain JSON types, and without lone surrogates."""
     if depth > _MAX_DEPTH:
         raise CallError(f"the action input must not be nested over {_MAX_DEPTH} levels deep")
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise CallError("the keys of a JSON object must be strings")
         return {without_surrogates(key): _as_json(value[key], depth + 1) for key in value}
     if isinstance(value, (list, tuple)):
         return [_as_json(item, depth + 1) for item in value]
