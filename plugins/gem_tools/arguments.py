@@ -15,16 +15,18 @@ __all__ = ["did_you_mean", "finite_number", "positive_number", "string_dict", "s
 
 def finite_number(name: str, value: Any) -> float:
     """Return `value` if it is a finite number; raise `ConfigError` otherwise."""
-    if not _is_number(value) or not math.isfinite(value):
+    number = _float(value)
+    if number is None or not math.isfinite(number):
         raise ConfigError(f"{name} must be a finite number, got {value!r}")
-    return float(value)
+    return number
 
 
 def positive_number(name: str, value: Any) -> float:
     """Return `value` if it is a number over 0; raise `ConfigError` otherwise."""
-    if not _is_number(value) or not value > 0:
+    number = _float(value)
+    if number is None or not number > 0:
         raise ConfigError(f"{name} must be a positive number, got {value!r}")
-    return float(value)
+    return number
 
 
 def string_list(name: str, value: Any) -> list[str]:
@@ -68,5 +70,10 @@ def did_you_mean(unknown: Iterable[str], known: Sequence[str]) -> str:
     return hints
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
+def _float(value: Any) -> float | None:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # an integer beyond the largest float
+        return None

@@ -330,10 +330,10 @@ def _check_tool(tool: Tool) -> None:
             "set `name` to the name by which the model calls it"
         )
     arguments = tool.parameters.get("properties") or {}
-    if tool.main_argument and tool.main_argument not in arguments:
+    if arguments and tool.main_argument and tool.main_argument not in arguments:
         raise ConfigError(
             f"the tool {tool.name!r} has main_argument={tool.main_argument!r}, but its parameters "
-            f"have the properties: {', '.join(arguments) or 'none'}; use one of them or add it"
+            f"have the properties: {', '.join(arguments)}; use one of them or add it"
         )
 
 

@@ -140,9 +140,24 @@ def test_export_does_not_replace_a_record(
         assert problem in capsys.readouterr().err
     assert main(["export", "sft", ENV, "--episodes", "1", "--out", str(source)]) == 2
     assert source.read_bytes() == before
+    other.write_text('{"gem_record": 99}\n')
+    assert main(["export", "sft", str(source), "--out", str(other)]) == 2
+    assert "is an episode record" in capsys.readouterr().err, "of a newer gem"
     out = tmp_path / "sft.jsonl"
     for _ in range(2):  # an older dataset is replaced
         assert main(["export", "sft", str(source), "--out", str(out)]) == 0
+
+
+def test_path_that_cannot_be_written_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path / "a.jsonl")
+    out = str(tmp_path / ("x" * 300))
+    for command in ("export sft", "view"):
+        assert main([*command.split(), str(tmp_path / "a.jsonl"), "--out", out]) == 2
+        assert f"cannot write {out}: " in capsys.readouterr().err
+    assert main(["eval", ENV, "--model", "random", "--out", out]) == 2
+    assert "cannot write to " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("setting", [["--args", "{}"], ["--episodes", "100"], ["--seed", "0"]])

@@ -231,6 +231,21 @@ class Misspelt(Echo):
     main_argument = "texts"
 
 
+class Plain(Tool):
+    """A tool that declares no arguments."""
+
+    name, main_argument = "plain", "text"
+
+    def call(self, arguments: Mapping[str, Any], state: Any = None) -> ToolResult:
+        return ToolResult(f"got {arguments['text']}")
+
+
+def test_tool_without_declared_arguments_gets_its_main_argument() -> None:
+    env = ToolWrapper(Quiz(), [Plain()])
+    env.reset(seed=1)
+    assert env.step("<plain>hi</plain>")[0] == "got hi"
+
+
 def test_toolset_is_listed_once_and_begun_at_each_reset() -> None:
     toolset = Two()
     env = ToolWrapper(Quiz(), [toolset, Echo()])
@@ -261,9 +276,11 @@ def test_toolset_is_listed_once_and_begun_at_each_reset() -> None:
         ({"tools": [Two(), Tool()]}, "the tool Tool has the name ''"),
         ({"tools": [Misspelt()]}, "main_argument='texts', .* properties: text;"),
         ({"deadline": -1}, "deadline must be a positive number, got -1"),
+        ({"deadline": float("nan")}, "deadline must be a positive number, got nan"),
         ({"deadline": "x"}, "deadline must be a positive number, got 'x'"),
         ({"use_reward": "x"}, "use_reward must be a finite number, got 'x'"),
         ({"success_reward": float("nan")}, "success_reward must be a finite number, got nan"),
+        ({"error_reward": 10**400}, "error_reward must be a finite number, got 1000"),
         ({"error_reward": True}, "error_reward must be a finite number, got True"),
     ],
 )

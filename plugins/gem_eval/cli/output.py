@@ -11,16 +11,22 @@ __all__ = ["check_file", "check_folder"]
 
 def check_file(out: Path, *sources: Path) -> None:
     """Raise `ConfigError` if writing `out` would replace one of the sources or another record."""
-    from gem_core.records.file import read_header
+    from gem_core.records.file import NotARecordError, read_header
 
-    if not out.is_file():
-        return
-    if any(source.exists() and out.samefile(source) for source in sources):
+    try:
+        if not out.is_file():
+            return
+        is_source = any(source.exists() and out.samefile(source) for source in sources)
+    except OSError as error:
+        raise RecordError(f"cannot write {out}: {error}") from error
+    if is_source:
         raise ConfigError(f"{out} is the input of the command; choose another path with --out")
     try:
         read_header(out)
-    except RecordError:
+    except NotARecordError:
         return
+    except RecordError:
+        pass  # a record of a newer gem, or a file that cannot be read
     raise ConfigError(
         f"{out} is an episode record, which would be lost; choose another path with --out"
     )
@@ -28,6 +34,10 @@ def check_file(out: Path, *sources: Path) -> None:
 
 def check_folder(out: Path) -> None:
     """Raise `ConfigError` if the folder cannot be created because a file has its name."""
-    existing = next(path for path in (out, *out.absolute().parents) if path.exists())
-    if not existing.is_dir():
+    try:
+        existing = next(path for path in (out, *out.absolute().parents) if path.exists())
+        is_folder = existing.is_dir()
+    except OSError as error:
+        raise RecordError(f"cannot write to {out}: {error}") from error
+    if not is_folder:
         raise ConfigError(f"--out must be a folder, but {existing} is a file")

@@ -83,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
 
     def counted() -> Iterator[Episode]:
         nonlocal count
-        for count, episode in enumerate(read_episodes(path), 1):  # noqa: B007 - used below
+        for episode in read_episodes(path):
+            count += 1
             yield episode
 
     page = page_of(counted(), title_of(path), credit, tokenizer)

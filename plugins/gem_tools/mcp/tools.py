@@ -121,8 +121,9 @@ class McpTools(Toolset):
         unknown = [name for name in changes if name not in self._arguments]
         if unknown:
             raise ConfigError(f"McpTools has no argument {', '.join(unknown)}; it has: {known}")
+        changed = McpTools(**{**self._arguments, **changes})  # raises before anything is closed
         self.close()
-        McpTools.__init__(self, **{**self._arguments, **changes})
+        vars(self).update(vars(changed))
         self.version += 1
 
     @classmethod
