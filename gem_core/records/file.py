@@ -304,9 +304,10 @@ def _members(stream: BinaryIO, path: Path) -> Iterator[tuple[bytes, int]]:
         rest = member.unused_data
         end += used - len(rest)
         number += 1
-        for line in b"".join(parts).splitlines(keepends=True):
-            if line.endswith(b"\n"):
-                yield line, end
+        lines = b"".join(parts).splitlines(keepends=True)
+        if len(lines) > 1 and not lines[-1].endswith(b"\n"):
+            raise RecordError(f"{path} was compressed with an incomplete last line; decompress it")
+        yield from ((line, end) for line in lines)
 
 
 def _check_header(line: bytes, path: Path) -> dict[str, Any]:

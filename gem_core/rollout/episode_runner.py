@@ -422,8 +422,7 @@ def _check_engine_keys(info: Mapping[str, Any], types: Mapping[str, type]) -> No
         if not isinstance(info.get(key), (kind, type(None))):
             raise ContractError(f"info[{key!r}] must be a {kind.__name__}, got {short(info[key])}")
     if info.get("role", "user") not in _ROLES:
-        roles = ", ".join(map(repr, _ROLES))
-        raise ContractError(f"info['role'] must be one of {roles}; got {short(info['role'])}")
+        raise ContractError(f"info['role'] must be one of {_ROLES}, got {short(info['role'])}")
 
 
 def _engine_error(error: BaseException | None) -> Exception | None:

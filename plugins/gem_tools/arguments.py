@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
+from gem_core.arguments import short
 from gem_core.errors import ConfigError
 
 __all__ = ["did_you_mean", "finite_number", "positive_number", "string_dict", "string_list"]
@@ -17,7 +18,7 @@ def finite_number(name: str, value: Any) -> float:
     """Return `value` if it is a finite number; raise `ConfigError` otherwise."""
     number = _float(value)
     if number is None or not math.isfinite(number):
-        raise ConfigError(f"{name} must be a finite number, got {value!r}")
+        raise ConfigError(f"{name} must be a finite number, got {short(value)}")
     return number
 
 
@@ -25,7 +26,7 @@ def positive_number(name: str, value: Any) -> float:
     """Return `value` if it is a number over 0; raise `ConfigError` otherwise."""
     number = _float(value)
     if number is None or not number > 0:
-        raise ConfigError(f"{name} must be a positive number, got {value!r}")
+        raise ConfigError(f"{name} must be a positive number, got {short(value)}")
     return number
 
 

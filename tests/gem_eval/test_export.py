@@ -143,8 +143,8 @@ def test_export_does_not_replace_a_record(
     other.write_text('{"gem_record": 99}\n')
     assert main(["export", "sft", str(source), "--out", str(other)]) == 2
     assert "is an episode record" in capsys.readouterr().err, "of a newer gem"
-    out = tmp_path / "sft.jsonl"
-    for _ in range(2):  # an older dataset is replaced
+    for name in ("sft.jsonl", "sft.jsonl", "sft.jsonl.gz", "sft.jsonl.gz"):
+        out = tmp_path / name  # an older dataset is replaced
         assert main(["export", "sft", str(source), "--out", str(out)]) == 0
 
 

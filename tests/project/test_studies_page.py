@@ -55,3 +55,17 @@ def test_committed_results_match_the_plan(report: ModuleType) -> None:
             run = replace(run, rate=rates.get(run.algorithm, rates["rebn"]))
         # a setting that is newer than the result has the default that acts as before
         assert result["run"].items() <= json.loads(json.dumps(asdict(run))).items()
+
+
+def test_committed_results_on_a_cpu_match_their_plan(report: ModuleType) -> None:
+    plan = import_module("studies_cpu_plan")
+    planned = {run.name: run for run in plan.cpu_plan()}
+    paths = sorted(report.RESULTS.glob("*/tiny/*.json"))
+    assert paths
+    models: dict[str, set[str]] = {}
+    for path in paths:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        run = json.loads(json.dumps(asdict(planned[result["run"]["name"]])))
+        assert result["run"].items() <= run.items()
+        models.setdefault(path.parent.parent.name, set()).add(result["model"])
+    assert all(len(own) == 1 for own in models.values()), "a study has one model"

@@ -90,8 +90,9 @@ def _is_undone(problem: str, answer: str, expected: str) -> bool:
     if re.fullmatch(r"-?(?:\d+|\d{1,3}(?:,\d{3})+)", bare_expected):  # -1,2 is two numbers
         is_expression = re.search(r"[\d\\]", bare) is not None
         name, _, number = bare.rpartition("=")
-        is_number = _NAME.fullmatch(name) and _WHOLE_NUMBER.fullmatch(number)
-        return is_expression and not is_number
+        asked = name in _bare(problem) and not re.search(r"\d", name)  # m+n = 5
+        is_name = asked or _NAME.fullmatch(name) is not None
+        return is_expression and not (is_name and _WHOLE_NUMBER.fullmatch(number))
     if _DECIMAL.fullmatch(bare) and _FRACTION.search(bare_expected):
         return bare in _bare(problem)
     return _OPERATION.search(bare) is not None and bare in _bare(problem)
@@ -101,7 +102,9 @@ _OPERATION = re.compile(
     r"[*/+!×·÷|]|\\(?:times|cdot|div|[dt]?frac|sqrt|[dt]?binom)|[\d)}]-|[\d)}]\^"
     r"|\\(?:log|ln|lg|exp|sin|cos|tan|sec|csc|cot|lim|det|int|sum|prod|gcd|lcm|max|min|operatorname)"
 )
-_NAME = re.compile(r"(?:(?!\\sqrt|\\[dt]?frac)[^\d=+*/^×·÷√|−-]|_\{?\d)*")  # x_1, \angle A
+_NAME = re.compile(  # x_1, \angle A
+    r"(?:(?!\\(?:sqrt|[cdt]?frac|[dt]?binom|times|cdot|div))[^\d=+*/^!×·÷√|−–-]|_\{?\d)*"
+)
 _WHOLE_NUMBER = re.compile(
     r"(?:\\?[-−+({\[]|\\(?=\d)|\\(?:math|text)?(?:bf|rm|boxed))*"  # signs, brackets, \$
     r"\d(?:[\d,]|\{,\})*(?:\.\d*)?(?:\\?[)}\]%])*"

@@ -34,8 +34,8 @@ _LONGEST = 20_000
 class QA(DatasetQuestion):
     """Question answering: the reward is the best score over all accepted answers.
 
-    `metric` selects the score; `info` has both `exact_match` and `f1`. If the answer
-    contains <answer> tags, as datasets such as RuleTaker request, only the last tagged text counts.
+    `metric` selects the score; `info` has both `exact_match` and `f1`. If the answer contains
+    <answer> tags, as datasets such as RuleTaker request, only the last text in such tags counts.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class QA(DatasetQuestion):
 
 
 class Answer(Boxed):
-    r"""The answer is in the last `<answer>` tags or, without tags, in the last `\boxed{}`.
+    r"""The answer is in the last `<answer>` tags with a text or, without them, in `\boxed{}`.
 
-    Thinking does not count.
+    A box inside the tags is opened. The last box counts, and thinking does not.
     """
 
     def parse(self, text: str) -> str | None:
@@ -84,7 +84,7 @@ class Answer(Boxed):
 def tagged_answer(text: str) -> str | None:
     r"""Return the text in the last pair of `<answer>` tags that has any, or None.
 
-    Of a text with a `\boxed{}`, return the content of the box.
+    If the text has a `\boxed{}`, return the content of the last one.
     """
     begin, answer = -1, None
     for tag in _TAG.finditer(text):
@@ -94,7 +94,7 @@ def tagged_answer(text: str) -> str | None:
             answer = text[begin : tag.start()].strip() or answer
             begin = -1
     boxed = None if answer is None else last_boxed(answer)
-    return answer if boxed is None else boxed
+    return boxed or answer
 
 
 def normalised(text: str) -> str:

@@ -179,8 +179,8 @@ class Wiki(Site):
 
     def _create(self, posted: Any) -> Answer:
         title, text = posted.get("title", "").strip(), posted.get("text", "").strip()
-        if not title or not text or "/" in title or "_" in title or title in (".", ".."):
-            return self._new("A page needs a title, without / and _, and a text.")
+        if not title or not text or "/" in title or "_" in title or not title.strip("."):
+            return self._new("A page needs a title, without / and _ and not only dots, and a text.")
         if title in self.state["pages"]:
             return self._new("There is a page of that title already.")
         self.state["pages"][title] = text

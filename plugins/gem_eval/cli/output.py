@@ -17,16 +17,20 @@ def check_file(out: Path, *sources: Path) -> None:
         if not out.is_file():
             return
         is_source = any(source.exists() and out.samefile(source) for source in sources)
+        with out.open("rb") as stream:
+            is_compressed = stream.read(2) == b"\x1f\x8b"
     except OSError as error:
         raise RecordError(f"cannot write {out}: {error}") from error
     if is_source:
         raise ConfigError(f"{out} is the input of the command; choose another path with --out")
+    if out.suffix == ".gz" and not is_compressed:  # an earlier dataset, which is plain text
+        return
     try:
         read_header(out)
     except NotARecordError:
         return
     except RecordError:
-        pass  # a record of a newer gem, or a file that cannot be read
+        pass  # a record of a newer gem, or a damaged one
     raise ConfigError(
         f"{out} is an episode record, which would be lost; choose another path with --out"
     )

@@ -207,13 +207,27 @@ def test_record_compressed_by_another_program_is_read_and_grows(tmp_path: Path) 
         record.write(full_episode(0))
         record.write(full_episode(1))
     path, plain = tmp_path / "episodes.jsonl.gz", (tmp_path / "plain.jsonl").read_bytes()
-    path.write_bytes(gzip.compress(plain[:-20]))
-    assert list(read_episodes(path)) == [full_episode(0)], "the last line is incomplete"
     path.write_bytes(gzip.compress(plain))
     assert list(read_episodes(path)) == [full_episode(0), full_episode(1)]
     with RecordWriter(path, meta={"run": 1}) as record:
         record.write(full_episode(2))
     assert list(read_episodes(path)) == [full_episode(seed) for seed in range(3)]
+
+
+def test_compressed_file_that_cannot_be_resumed_is_kept(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path / "plain.jsonl") as record:
+        record.write(full_episode(0))
+    path, plain = tmp_path / "episodes.jsonl.gz", (tmp_path / "plain.jsonl").read_bytes()
+    for content, problem in (
+        (plain[:-20], "compressed with an incomplete last line; decompress it"),
+        (b'{"important": "data"}', "is not a gem record"),
+        (b'{"important": "data"}\n', "is not a gem record"),
+    ):
+        path.write_bytes(before := gzip.compress(content))
+        for use in (RecordWriter, read_header, lambda path: list(read_episodes(path))):
+            with pytest.raises(RecordError, match=problem):
+                use(path)
+        assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", SUFFIXES)

@@ -138,7 +138,7 @@ def test_an_info_that_cannot_be_read_fails_only_its_own_episode(where: str) -> N
         ({"context": "text"}, "info['context'] must be a Context, got 'text'"),
         (
             {"role": "usr"},
-            "info['role'] must be one of 'user', 'tool', 'continuation'; got 'usr'",
+            "info['role'] must be one of ('user', 'tool', 'continuation'), got 'usr'",
         ),
     ],
 )
