@@ -90,7 +90,7 @@ def _is_undone(problem: str, answer: str, expected: str) -> bool:
     if re.fullmatch(r"-?(?:\d+|\d{1,3}(?:,\d{3})+)", bare_expected):  # -1,2 is two numbers
         is_expression = re.search(r"[\d\\]", bare) is not None
         name, _, number = bare.rpartition("=")
-        asked = name in _bare(problem) and not re.search(r"\d", name)  # m+n = 5
+        asked = name in _bare(problem) and not re.search(r"\d|^[−–-]", name)  # m+n = 5
         is_name = asked or _NAME.fullmatch(name) is not None
         return is_expression and not (is_name and _WHOLE_NUMBER.fullmatch(number))
     if _DECIMAL.fullmatch(bare) and _FRACTION.search(bare_expected):

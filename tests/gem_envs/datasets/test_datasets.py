@@ -291,6 +291,7 @@ def test_equal_compares_answers_symbolically(expected: str, answer: str, is_equa
         ("What is 12 * 34?", "408", "x \\cdot y = 408", 0.0),
         ("Find $m + n$.", "73", "m+n = 73", 1.0),
         ("Find $\\frac{dy}{dx}$ at 1.", "6", "\\frac{dy}{dx} = 6", 1.0),
+        ("Find $x$ if $5 - x = 3$.", "2", "-x = 2", 0.0),
         ("Find $12 + 34$.", "46", "12+34 = 46", 0.0),
         ("What is 12 * 34?", "408", "x + y = 408", 0.0),
         ("What is 12 * 34?", "408", "\\sqrt{x} = 408", 0.0),
