@@ -55,7 +55,7 @@ Make = Callable[..., Any]
             {},
             "clip_high_threshold must be a finite number >= 0, got None",
         ),
-        ({"updates": "10"}, {}, "updates must be 1 or more, got '10'"),
+        ({"updates": "10"}, {}, "updates must be a whole number of at least 1, got '10'"),
         ({"eval_every": 5, "updates": 2}, {"eval_seeds": 2}, "eval_every=5 is above updates=2"),
         ({"eval_every": 1}, {}, "eval_every=1 does not fit 0 evaluation seeds"),
         ({}, {"eval_seeds": 2}, "eval_every=0 does not fit 2 evaluation seeds"),
