@@ -36,13 +36,13 @@ from gem_core.types import (
     TurnStatus,
 )
 
-__all__ = ["EpisodeRunner"]
+__all__ = ["ROLES", "EpisodeRunner"]
 
 _ENGINE_KEYS = frozenset({"context", "suffix", "system", "role", "function_calling"})
 """Keys of `info` that instruct the engine; records do not keep them."""
 _KEY_TYPES = {"context": Context, "suffix": str}
 _RESET_KEY_TYPES = {**_KEY_TYPES, "system": str, "function_calling": dict}
-_ROLES = ("user", "tool", "continuation")
+ROLES = ("user", "tool", "continuation")
 _NEXT_PROMPT_KEYS = frozenset({"suffix", "role"})
 """Those that the record of a cut episode keeps: a critic bootstraps from its next prompt."""
 
@@ -421,8 +421,8 @@ def _check_engine_keys(info: Mapping[str, Any], types: Mapping[str, type]) -> No
     for key, kind in types.items():
         if not isinstance(info.get(key), (kind, type(None))):
             raise ContractError(f"info[{key!r}] must be a {kind.__name__}, got {short(info[key])}")
-    if info.get("role", "user") not in _ROLES:
-        raise ContractError(f"info['role'] must be one of {_ROLES}, got {short(info['role'])}")
+    if info.get("role", "user") not in ROLES:
+        raise ContractError(f"info['role'] must be one of {ROLES}, got {short(info['role'])}")
 
 
 def _engine_error(error: BaseException | None) -> Exception | None:

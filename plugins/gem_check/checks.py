@@ -18,6 +18,7 @@ from gem_core.env.action_format import format_of
 from gem_core.env.base import Env
 from gem_core.errors import ActionTypeError, ContractError, PolicyError, ResetNeededError
 from gem_core.policies.players import expert_of
+from gem_core.rollout.episode_runner import ROLES
 
 __all__ = ["CHECKS", "CheckedEnv", "check_other_processes"]
 
@@ -27,8 +28,6 @@ LONGEST_OBSERVATION = 200_000
 """Characters. No model that anyone trains reads as much in one turn."""
 SLOWEST_INLINE = 0.02
 """Seconds that a step may take on the event loop, where all other episodes wait for it."""
-ROLES = ("user", "tool", "continuation")
-"""The roles that an observation may have."""
 ODD_TEXTS = (
     "",
     " ",

@@ -38,10 +38,10 @@ def server_configs(servers: Servers | None, single: Mapping[str, Any]) -> dict[s
 
     `single` has the arguments for a single server, which `servers` excludes.
     """
-    given = [key for key, value in single.items() if value]
-    if servers and given:
+    of_single = [key for key, value in single.items() if value]
+    if servers and of_single:
         raise ConfigError(
-            f"the tool 'mcp' takes either servers or {', '.join(given)}; got both: "
+            f"the tool 'mcp' takes either servers or {', '.join(of_single)}; got both: "
             "put all settings of a server into servers={'NAME': {...}}"
         )
     configs: dict[str, Mapping[str, Any]] = {}

@@ -98,7 +98,7 @@ def test_register_rejects_a_wrong_fact(fact: Any, expected: str) -> None:
         register("test:X", ScriptedEnv, **fact)
 
 
-def test_register_takes_wrappers_as_text() -> None:
+def test_register_takes_wrappers_as_text_or_as_a_mapping() -> None:
     register("test:Y-v0", ScriptedEnv, wrappers={"boxed": {"place": "observation"}})
     assert make("test:Y-v0").place == "observation"  # type: ignore[attr-defined]
     register("test:X-v0", ScriptedEnv, wrappers="turn_limit(max_turns=2), boxed")
