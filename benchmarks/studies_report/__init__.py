@@ -153,6 +153,7 @@ TABLES: dict[str, Callable[[dict[str, Result]], str]] = {
     "ratio": algorithms.ratio_table,
     "separation": credit.separation_table,
     "credit": credit.predictions_table,
+    "credit-seeds": credit.seeds_table,
     "horizon": horizon.results_table,
     "transfer": transfer.table,
     "async": asynchronous.results_table,

@@ -15,7 +15,7 @@ from studies_report.algorithms import seeds_of
 from studies_report.comparison import LEAST_SEEDS, Comparison, compare, significant
 from studies_report.figures import Line, draw_panels
 
-__all__ = ["MARGIN", "PREDICTIONS", "draw", "predictions_table", "verdicts"]
+__all__ = ["MARGIN", "PREDICTIONS", "draw", "predictions_table", "seeds_table", "verdicts"]
 
 LINES = {
     "episode": Line("episode-level", "#d55e00", "-"),
@@ -138,6 +138,18 @@ def predictions_table(known: dict[str, Result]) -> str:
         for p, (evidence, verdict) in verdicts(known).items()
     ]
     return markdown(["", "predicted", "measured", "verdict"], rows)
+
+
+def seeds_table(known: dict[str, Result]) -> str:
+    """The success of each run on held-out seeds, from the highest to the lowest."""
+    rows = []
+    for env in METRICS:
+        for name, line in LINES.items():
+            runs = seeds_of(known, f"credit/{env}-{name}")
+            shares = sorted((r["evaluation"]["success"] for r in runs), reverse=True)
+            if shares:
+                rows.append([env, line.label, ", ".join(f"{share:.0%}" for share in shares)])
+    return markdown(["", "", "success of each seed"], rows) if rows else "No run is done."
 
 
 def separation_table(known: dict[str, Result]) -> str:

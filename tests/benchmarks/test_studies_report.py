@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -146,6 +147,21 @@ def test_complete_results_decide_the_tests_of_the_plan(complete: Results) -> Non
     assert ratio.startswith("9 of 9 tests") and "; 0 are significant" in ratio
     rows = algorithms.results_table(complete).splitlines()
     assert "|  | ReBN | 0.504 [0.502, 0.505] | 50.4 [50.2, 50.5] % | 0 | 8 |" in rows
+
+
+def test_table_of_seeds_has_one_success_for_each_run(complete: Results) -> None:
+    name = f"credit/PayLate-episode-{studies_plan.SEEDS - 1}"
+    missing = {key: result for key, result in complete.items() if key != name}
+    for known, count in ((complete, studies_plan.SEEDS), (missing, studies_plan.SEEDS - 1)):
+        (line,) = [
+            line
+            for line in credit.seeds_table(known).splitlines()
+            if line.startswith("| PayLate | episode-level |")
+        ]
+        shares = [float(share) for share in re.findall(r"(\d+)%", line)]
+        assert len(shares) == count
+        assert shares == sorted(shares, reverse=True)
+    assert credit.seeds_table({}) == "No run is done."
 
 
 def test_predictions_about_credit_are_judged(complete: Results) -> None:
