@@ -2,8 +2,8 @@
 
     python benchmarks/algorithms.py list                     # all runs, and which are done
     python benchmarks/algorithms.py warm-up --model smollm2   # SFT warm-up: the model of all runs
-    python benchmarks/algorithms.py run tuning/ --workers 9  # learning rates, nine runs at a time
-    python benchmarks/algorithms.py run --workers 8          # all runs that are not done
+    python benchmarks/algorithms.py run tuning/ --workers 3 --lanes 3  # nine runs at a time
+    python benchmarks/algorithms.py run --workers 4 --lanes 3  # all runs that are not done
     python benchmarks/algorithms.py run main/ --seconds 500  # some runs; start none after 500 s
     python benchmarks/algorithms.py run speed/ --slots 256   # one run alone on the GPU
     python benchmarks/algorithms.py report                   # tables, figures of docs/baselines.md
@@ -25,21 +25,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
-import queue
 import random
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from statistics import median
-from typing import Any
 
-import torch
+from algorithms_model import ROOM, fingerprint, load
 from algorithms_plan import (
     LONG,
     RESULTS,
@@ -51,8 +46,9 @@ from algorithms_plan import (
     selected_runs,
     tuned,
 )
-from algorithms_training import CONTEXT, ROOM, Trainer, fingerprint, load
+from algorithms_training import CONTEXT
 from algorithms_warm_up import warm_up
+from algorithms_workers import Worker, train_all
 from packed import check_model
 
 from gem_core import GemError
@@ -89,83 +85,6 @@ def prepare(work: Path) -> None:
         Index.build(DATA / "sample_search_corpus.jsonl", work / "index")
 
 
-def run_worker(
-    model: str,
-    work: str,
-    out: str,
-    runs: Any,
-    workers: int,
-    slots: int,
-    room: int,
-    context: int,
-    deadline: float,
-) -> None:
-    """Take runs from a queue and train them, until the deadline."""
-    torch.set_num_threads(1)
-    torch.backends.cuda.matmul.allow_tf32 = True
-    loaded, tokenizer = load(model)
-    trainer = Trainer(loaded, tokenizer, Path(work), slots, room // workers, context)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    machine = {
-        "model": fingerprint(loaded),
-        "device": device,
-        "torch": torch.__version__,
-        "workers": workers,
-        "slots": slots,
-        "room": room,
-        "context": context,
-    }
-    while time.time() < deadline:
-        try:
-            run = runs.get(timeout=0.2)
-        except queue.Empty:
-            return
-        try:
-            check_model_of_results(Path(out), run, machine["model"])
-        except ConfigError as error:
-            print(f"error: {error}", file=sys.stderr, flush=True)
-            return
-        try:
-            result = trainer.train(run)
-        except KeyboardInterrupt:  # a terminal also sends it to the workers
-            return
-        except Exception:  # noqa: BLE001 - the other runs continue; this one can be run again
-            print(f"{run.name} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
-            if not _gpu_works():
-                print("error: the GPU does not work in this process", file=sys.stderr, flush=True)
-                return
-            continue
-        path = Path(out) / run.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_suffix(f".{os.getpid()}")
-        scratch.write_text(json.dumps({**result, **machine}, indent=None) + "\n", encoding="utf-8")
-        scratch.rename(path)
-        e, c = result["evaluation"], result["clock"]
-        parts = ("generation", "environment", "update")
-        total = max(sum(c[part] for part in parts), 1e-9)
-        # the first updates compile and capture graphs
-        updates = 60 / median(result["curve"].get("seconds", [float("inf")]))
-        tokens = c["tokens"] / max(c["generation"], 1e-9)
-        print(
-            f"{run.name}: success {e['success']:.1%}, return {e['return']:.3f}, "
-            f"{e['turns']:.1f} turns; {result['seconds']:.0f} s, {updates:.0f} updates/min, "
-            f"{tokens:.0f} tokens/s, time: "
-            + ", ".join(f"{part} {c[part] / total:.0%}" for part in parts),
-            flush=True,
-        )
-
-
-def _gpu_works() -> bool:
-    """Return whether the process can go on: after some CUDA errors, all later calls fail."""
-    if not torch.cuda.is_available():
-        return True
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError:
-        return False
-    return True
-
-
 def fix_hash_seed() -> None:
     """Start the program again with PYTHONHASHSEED=0.
 
@@ -175,17 +94,6 @@ def fix_hash_seed() -> None:
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
-def check_model_of_results(results: Path, run: Run, fingerprint: str) -> None:
-    """Raise `ConfigError` if the study of a run has results that started from other weights."""
-    for path in sorted((results / run.path).parent.glob("*.json")):
-        other = json.loads(path.read_text(encoding="utf-8")).get("model")
-        if other not in (None, fingerprint):
-            raise ConfigError(
-                f"{path} started from the weights {other}, this run would start from "
-                f"{fingerprint}; use the same model, or move the results of the other one away"
-            )
 
 
 def main(
@@ -251,7 +159,10 @@ def main(
                 "--workers", type=int, default=1, help="processes that share the GPU"
             )
             command.add_argument(
-                "--slots", type=int, default=128, help="concurrent episodes per process"
+                "--lanes", type=int, default=1, help="runs at a time in each process"
+            )
+            command.add_argument(
+                "--slots", type=int, default=128, help="concurrent episodes per run"
             )
             command.add_argument(
                 "--room",
@@ -275,7 +186,7 @@ def main(
         for run in selected_runs(args.only, planned):
             print(f"{'-' if run.name in missing else 'done':5}{run.name}")
         return 0
-    for name in ("updates", "count", "workers", "slots", "room", "context"):
+    for name in ("updates", "count", "workers", "lanes", "slots", "room", "context"):
         if getattr(args, name, 1) < 1:
             raise ConfigError(f"--{name} must be 1 or more; got {getattr(args, name)}")
     if getattr(args, "room", ROOM) < getattr(args, "workers", 1):
@@ -304,10 +215,14 @@ def main(
     planned = runs_of_model(folder, args.only, planned)
     todo = missing_runs(args.only, results, planned)
     timed = [run.name for run in todo if run.timed]
-    if args.workers > 1 and 0 < len(timed) < len(todo):
+    if args.workers * args.lanes > 1 and 0 < len(timed) < len(todo):
         raise ConfigError(
             f"the time of {timed[0]} is a result, so other runs must not share the GPU with it; "
-            "name the runs, or set --workers 1"
+            "name the runs, or set --workers 1 and --lanes 1"
+        )
+    if args.lanes > 1 and timed:
+        raise ConfigError(
+            f"the time of {timed[0]} is a result, so it must not share its process; set --lanes 1"
         )
     if any(run.updates and run.rate is None for run in todo):
         rates = tuned(args.out, planned)
@@ -317,7 +232,11 @@ def main(
             else run
             for run in todo
         ]
-    code = train_all(todo, args, folder, results, planned)
+    prepare(args.work)
+    sizes = (args.workers, args.lanes, args.slots, args.room, args.context)
+    code = train_all(
+        todo, Worker(folder, args.work, results, *sizes, deadline=time.time() + args.seconds)
+    )
     if args.command == "reproduce" and code == 0:
         from algorithms_reproduce import compared
 
@@ -373,42 +292,6 @@ def _described(gguf_sha256: str) -> str:
     if not gguf_sha256:
         return "the model of the SFT warm-up, which `warm-up` makes"
     return f"the model of the GGUF file {gguf_sha256[:12]}, which larger_model.py makes"
-
-
-def train_all(
-    todo: Sequence[Run],
-    args: argparse.Namespace,
-    folder: Path,
-    results: Path,
-    planned: Sequence[Run],
-) -> int:
-    """Train runs in worker processes and return the exit code."""
-    prepare(args.work)
-    context = multiprocessing.get_context("spawn")
-    runs = context.Queue()
-    for run in todo:
-        runs.put(run)
-    deadline = time.time() + args.seconds
-    folders = (str(folder), str(args.work), str(results))
-    settings = (*folders, runs, args.workers, args.slots, args.room, args.context, deadline)
-    workers = [
-        context.Process(target=run_worker, args=settings)
-        for _ in range(min(args.workers, len(todo)))
-    ]
-    began = time.time()
-    for worker in workers:
-        worker.start()
-    try:
-        for worker in workers:
-            worker.join()
-    except KeyboardInterrupt:
-        for worker in workers:
-            worker.terminate()
-        print("interrupted; finished runs are kept", file=sys.stderr)
-        return 130
-    missing = len(missing_runs(args.only, results, planned))
-    print(f"{len(todo) - missing} runs in {time.time() - began:.0f} s, {missing} missing")
-    return 0 if not missing or time.time() > deadline else 1
 
 
 if __name__ == "__main__":

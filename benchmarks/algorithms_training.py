@@ -1,9 +1,13 @@
-"""The training of `algorithms.py`: one run with its rollouts, updates, critic and evaluation."""
+"""The training of `algorithms.py`: one run with its rollouts, updates, critic and evaluation.
+
+Several trainers can share a process: their runs are coroutines of one event loop, and the turns of
+their episodes are sampled together.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import copy
-import hashlib
 import random
 import time
 from collections import Counter
@@ -18,6 +22,7 @@ import corridor  # also registers its environment
 import credit  # noqa: F401 - registers environments and an estimator
 import torch
 import uneven  # noqa: F401 - registers its environment
+from algorithms_model import ROOM, Critic, Optimizer, flat, logprobs_of, micro_batches
 from algorithms_plan import Run, Setting, Steps
 from continuous import ContinuousPolicy
 from horizon import parse_horizon
@@ -34,58 +39,12 @@ from gem_core import (
     token_sequences,
 )
 from gem_core.errors import ConfigError
-from gem_core.policies import load_smollm2, load_tiny
-from gem_core.policies.tiny import load_folder
 
 HELD_OUT = 2**30
 """The first evaluation seed; training uses the seeds below."""
 CONTEXT = 1024
 CRITIC_RATE = 5e-5
 ONE_STEP = Steps()
-ROOM = 65536
-"""Tokens in a micro-batch, which take 60 GB of a GPU with SmolLM2-135M."""
-
-
-class Optimizer:
-    """Adam on float32 copies of a model's parameters: bfloat16 would round the small steps to 0."""
-
-    def __init__(self, model: torch.nn.Module, rate: float) -> None:
-        model.zero_grad()  # a failed run may have left gradients
-        self.parameters = list(model.parameters())
-        self.copies = [p.detach().float().clone() for p in self.parameters]
-        self.rate = rate
-        self.adam = torch.optim.Adam(self.copies, lr=rate, fused=self.copies[0].is_cuda)
-
-    def step(self, share: float = 1.0) -> float:
-        """Clip the gradients to norm 1, step with `share` of the rate, return the norm before."""
-        for copied, p in zip(self.copies, self.parameters):
-            copied.grad = None if p.grad is None else p.grad.float()
-            p.grad = None
-        norm = torch.nn.utils.clip_grad_norm_(self.copies, 1.0)
-        for group in self.adam.param_groups:
-            group["lr"] = self.rate * share
-        self.adam.step()
-        with torch.no_grad():
-            torch._foreach_copy_(self.parameters, self.copies)
-        return float(norm)
-
-
-class Critic(torch.nn.Module):
-    """A copy of the model with a value head, which is read before the first token of a turn."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.trunk = copy.deepcopy(model.model)
-        self.packed = PackedTrunk(self.trunk)
-        self.head = torch.nn.Linear(model.config.hidden_size, 1, device=model.device)
-        torch.nn.init.zeros_(self.head.weight)
-        torch.nn.init.zeros_(self.head.bias)
-
-    def forward(
-        self, sequences: Sequence[Sequence[int]], positions: Sequence[Sequence[int]]
-    ) -> torch.Tensor:
-        """Return the values at these positions of each sequence, flat."""
-        return self.head(self.packed.at(sequences, positions).float())[:, 0]
 
 
 class Update(NamedTuple):
@@ -122,37 +81,55 @@ class Trainer:
         slots: int = 128,
         room: int = ROOM,
         context: int = CONTEXT,
+        policy: ContinuousPolicy | None = None,
     ) -> None:
+        """`policy` samples from the model; by default, one that samples from no other model."""
         self.room, self.context = room, context
         self.model, self.tokenizer, self.work, self.slots = model, tokenizer, work, slots
         self.base = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         self.trunk = PackedTrunk(model.model)
-        self.policy = ContinuousPolicy(model, tokenizer, slots=slots, context=context)
+        self.policy = policy or ContinuousPolicy(model, tokenizer, slots=slots, context=context)
         self.renderer = Renderer(tokenizer)
         self.engine = Rollout(self.policy, self.renderer, concurrency=slots)
         self.concurrency = slots
 
+    @classmethod
+    def several(
+        cls, count: int, model: Any, tokenizer: Any, work: Path, slots: int, room: int, context: int
+    ) -> list[Trainer]:
+        """Return trainers with a copy of the model each, which are sampled from together."""
+        models = [model, *(copy.deepcopy(model) for _ in range(count - 1))]
+        policies = ContinuousPolicy.for_models(models, tokenizer, slots=slots, context=context)
+        return [
+            cls(own, tokenizer, work, slots, room, context, policy)
+            for own, policy in zip(models, policies)
+        ]
+
     def train(self, run: Run) -> dict[str, Any]:
+        """Run `train_run` from synchronous code."""
+        return asyncio.run(self.train_run(run))
+
+    async def train_run(self, run: Run) -> dict[str, Any]:
         """Train and evaluate one run; return the content of its result file."""
         self.concurrency = min(self.slots, run.concurrency or self.slots)
         try:
             if run.rollout != "sync":
                 from async_training import train_async
 
-                return train_async(self, run)
+                return await train_async(self, run)
             if run.expert_updates:
                 from scenarios import train_scenario
 
-                return train_scenario(self, run)
-            return self._train(run)
+                return await train_scenario(self, run)
+            return await self._train(run)
         finally:
             self.engine.close()  # closes the environments; the next run has others
 
-    def _train(self, run: Run) -> dict[str, Any]:
+    async def _train(self, run: Run) -> dict[str, Any]:
         self.restore(run.seed)
         clock, began = Clock(), time.time()
-        curve = self.updates(run, clock)
-        return self.result(run, curve, clock, time.time() - began)
+        curve = await self.updates(run, clock)
+        return await self.result(run, curve, clock, time.time() - began)
 
     def restore(self, seed: int) -> None:
         """Load the initial weights, and seed the sampling."""
@@ -161,7 +138,7 @@ class Trainer:
         self.policy.seed(seed)
         self.policy.refresh()
 
-    def updates(self, run: Run, clock: Clock) -> list[dict[str, Any]]:
+    async def updates(self, run: Run, clock: Clock) -> list[dict[str, Any]]:
         """Train with RL from the current weights; return the metrics of each update."""
         optimizer = Optimizer(self.model, run.rate or 0.0)
         critic = Critic(self.model) if run.algorithm == "ppo" else None
@@ -172,7 +149,7 @@ class Trainer:
         while len(curve) < run.updates and not _spent(curve, run.token_budget):
             step_began = time.time()
             turns = horizon([line["success"] for line in curve])
-            batch = self.play_batch(run, rng, turns, clock)
+            batch = await self.play_batch(run, rng, turns, clock)
             update_began = time.time()
             metrics: dict[str, Any] = {}
             if critic is not None and critic_optimizer is not None:
@@ -189,12 +166,12 @@ class Trainer:
             curve.append({**summary(batch), **metrics, "seconds": time.time() - step_began})
         return curve
 
-    def result(
+    async def result(
         self, run: Run, curve: Sequence[dict[str, Any]], clock: Clock, seconds: float
     ) -> dict[str, Any]:
         """Evaluate the trained model and return the content of the run's result file."""
-        evaluation = self.evaluate(run.setting, run.evaluated)
-        transfer = {s.name: self.evaluate(s, run.evaluated) for s in run.transfer}
+        evaluation = await self.evaluate(run.setting, run.evaluated)
+        transfer = {s.name: await self.evaluate(s, run.evaluated) for s in run.transfer}
         names = curve[0] if curve else {}
         return {
             "run": asdict(run),
@@ -205,7 +182,7 @@ class Trainer:
             "clock": {name: round(value, 2) for name, value in asdict(clock).items()},
         }
 
-    def play_batch(
+    async def play_batch(
         self, run: Run, rng: random.Random, turns: int | None, clock: Clock
     ) -> list[Episode]:
         """Play the episodes of one update."""
@@ -214,7 +191,7 @@ class Trainer:
         batch = []
         for setting in settings:
             seeds = [rng.randrange(HELD_OUT) for _ in range(count)]
-            batch += self.play(setting, seeds, run.samples, turns, clock)
+            batch += await self.play(setting, seeds, run.samples, turns, clock)
         return batch
 
     def configure(self, setting: Setting, turns: int | None = None) -> None:
@@ -231,18 +208,18 @@ class Trainer:
             concurrency=self.concurrency,
         )
 
-    def evaluate(self, setting: Setting, count: int) -> dict[str, Any]:
+    async def evaluate(self, setting: Setting, count: int) -> dict[str, Any]:
         """Play held-out seeds, with the environment's turn limit, not with the training horizon.
 
         `returns` has the return of each seed; a failed episode has none.
         """
         setting = replace(setting, kwargs={**setting.kwargs, **setting.eval_kwargs})
-        episodes = self.play(setting, range(HELD_OUT, HELD_OUT + count), 1, None, Clock())
+        episodes = await self.play(setting, range(HELD_OUT, HELD_OUT + count), 1, None, Clock())
         returns = [None if e.failed else _rounded(e.total_reward) for e in episodes]
         numbers = {name: _rounded(value, digits=8) for name, value in summary(episodes).items()}
         return {**numbers, "returns": returns}
 
-    def play(
+    async def play(
         self, setting: Setting, seeds: Iterable[int], samples: int, turns: int | None, clock: Clock
     ) -> list[Episode]:
         """Play a batch of episodes, and add its time to the clock."""
@@ -252,7 +229,7 @@ class Trainer:
             setting.env, seeds, samples=samples, wrappers=setting.tools, env_kwargs=setting.kwargs
         )
         self.configure(setting, turns)
-        episodes = self.engine.run_batch(tasks)
+        episodes = await self.engine.batch(tasks)
         if all(e.failed for e in episodes):
             raise ConfigError(
                 f"all episodes of {setting.env} failed, the first with: {episodes[0].failure}"
@@ -365,36 +342,9 @@ class Trainer:
         return whitened, total
 
 
-def micro_batches(
-    items: Sequence[Any], lengths: Sequence[int], room: int = ROOM
-) -> Iterator[list[Any]]:
-    """Group items into few batches of about equal length that fit into memory."""
-    parts = -(-sum(lengths) // room)
-    for i in range(parts):
-        if items[i::parts]:
-            yield list(items[i::parts])
-
-
 def _with_final(values: Sequence[Sequence[float]]) -> list[list[float]]:
     """Append the value after the last turn, 0."""
     return [[*per_turn, 0.0] for per_turn in values]
-
-
-def flat(values: Sequence[Sequence[float]], masks: Sequence[Sequence[int]], device: Any) -> Any:
-    """Return the values of the tokens in the masks."""
-    kept = [v for own, mask in zip(values, masks) for v, m in zip(own, mask) if m]
-    return torch.tensor(kept, dtype=torch.float32, device=device)
-
-
-def logprobs_of(
-    model: Any,
-    trunk: PackedTrunk,
-    sequences: Sequence[Sequence[int]],
-    masks: Sequence[Sequence[int]],
-) -> torch.Tensor:
-    """Return log pi of the tokens in the masks, flat."""
-    positions = [[i for i, m in enumerate(mask) if m] for mask in masks]
-    return trunk.logprobs(model.lm_head.weight, sequences, positions)
 
 
 def summary(episodes: Sequence[Episode]) -> dict[str, Any]:
@@ -435,36 +385,3 @@ def _rounded(value: Any, digits: int = 4) -> Any:
     if isinstance(value, dict):
         return {key: _rounded(own, digits) for key, own in value.items()}
     return None if value is None else float(f"{value:.{digits}g}")
-
-
-def load(model: str) -> tuple[Any, Any]:
-    """Load (model, tokenizer) by name or folder; on a GPU, if there is one, in bfloat16."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    if model == "tiny":
-        loaded, tokenizer = load_tiny(device)
-    elif model == "smollm2":
-        loaded, tokenizer = load_smollm2(device=device)
-    elif (Path(model) / "config.json").is_file():
-        loaded, tokenizer = load_folder(model, "--model", device)
-    else:
-        raise ConfigError(
-            f"--model must be 'tiny', 'smollm2' or a model folder with a config.json; got {model!r}"
-        )
-    if device == "cuda":
-        to_bfloat16(loaded)
-    loaded.train()
-    return loaded, tokenizer
-
-
-def to_bfloat16(model: Any) -> None:
-    """Convert the parameters, but not the buffers: the rotary embedding stays in float32."""
-    for p in model.parameters():
-        p.data = p.data.to(torch.bfloat16)
-
-
-def fingerprint(model: Any) -> str:
-    """Hash the weights, to check that all runs of a table start from the same model."""
-    digest = hashlib.sha256()
-    for tensor in model.state_dict().values():
-        digest.update(tensor.float().sum(dtype=torch.float64).cpu().numpy().tobytes())
-    return digest.hexdigest()[:12]

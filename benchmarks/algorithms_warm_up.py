@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from algorithms_model import ROOM, Optimizer, logprobs_of, micro_batches
 from algorithms_plan import Setting
-from algorithms_training import CONTEXT, ROOM, Optimizer, logprobs_of, micro_batches
+from algorithms_training import CONTEXT
 from deterministic import deterministic
 from packed import PackedTrunk
 

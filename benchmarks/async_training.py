@@ -16,8 +16,9 @@ from contextlib import aclosing
 from statistics import fmean
 from typing import Any
 
+from algorithms_model import Optimizer
 from algorithms_plan import Run
-from algorithms_training import HELD_OUT, Clock, Optimizer, Trainer, summary
+from algorithms_training import HELD_OUT, Clock, Trainer, summary
 
 from gem_core import Episode, Rollout, advantages, tasks_for
 from gem_core.errors import ConfigError
@@ -26,7 +27,7 @@ from gem_core.types import Task
 __all__ = ["lags", "train_async"]
 
 
-def train_async(trainer: Trainer, run: Run) -> dict[str, Any]:
+async def train_async(trainer: Trainer, run: Run) -> dict[str, Any]:
     """Train and evaluate one run; return the content of its result file."""
     batches = {"one-off": _one_off, "stream": _stream}
     if run.rollout not in batches:
@@ -48,12 +49,12 @@ def train_async(trainer: Trainer, run: Run) -> dict[str, Any]:
         trainer.engine.configure(concurrency=run.episodes)
     clock = Clock()
     began, busy, tokens = time.time(), trainer.policy.seconds, trainer.policy.tokens
-    curve = asyncio.run(_train(trainer, run, batches[run.rollout], clock))
+    curve = await _train(trainer, run, batches[run.rollout], clock)
     seconds = time.time() - began
     clock.generation = trainer.policy.seconds - busy
     clock.tokens = trainer.policy.tokens - tokens
     clock.environment = max(0.0, seconds - clock.generation - clock.update)
-    return trainer.result(run, curve, clock, seconds)
+    return await trainer.result(run, curve, clock, seconds)
 
 
 async def _train(trainer: Trainer, run: Run, batches: Any, clock: Clock) -> list[dict[str, Any]]:

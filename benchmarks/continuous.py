@@ -1,11 +1,14 @@
-"""Policy with continuous batching for small Llama and Qwen2 models in this process.
+"""Policies with continuous batching for small Llama and Qwen2 models in this process.
 
     policy = ContinuousPolicy(model, tokenizer, slots=256, context=1024)
+    policies = ContinuousPolicy.for_models(models, tokenizer, slots=256, context=1024)
 
 Every episode has a slot with the keys and values of its turns, so a turn only processes the tokens
 since the last turn. Turns join and leave the running batch independently. The engine runs in the
 event loop of the episodes: while the GPU computes a few decoding steps, the environments of the
-finished turns step. `refresh` copies the weights of the trainer's model. The tests run it on a CPU.
+finished turns step. `refresh` copies the weights of the trainer's model. `for_models` returns
+policies for models of the same shape, with one engine: their turns are sampled in the same batches,
+at about the speed of one model. The tests run it on a CPU.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from gem_core import FinishReason, Generation, Sampling
 from gem_core.errors import ConfigError, PolicyError
 from gem_core.policies.transformers_policy import stop_ids_of
 
-__all__ = ["ContinuousPolicy"]
+__all__ = ["ContinuousPolicy", "Engine"]
 
 PATIENCE = 0.02
 """Seconds a turn may wait for others: starting one turn costs about as much as starting fifty."""
@@ -34,6 +37,7 @@ PATIENCE = 0.02
 class _Request:
     ids: list[int]
     sampling: Sampling
+    policy: ContinuousPolicy
     episode: asyncio.Task[Any] | None
     future: asyncio.Future[Generation]
     arrived: float
@@ -46,6 +50,7 @@ class _Slot:
     """The cache slot of one episode."""
 
     row: int
+    policy: ContinuousPolicy
     episode: asyncio.Task[Any] | None = None
     ids: list[int] = field(default_factory=list)
     """The tokens whose keys and values are cached."""
@@ -53,7 +58,10 @@ class _Slot:
 
 
 class ContinuousPolicy:
-    """Sample from a Llama or Qwen2 model, without top-k, top-p, stop strings and seeds."""
+    """Sample from a Llama or Qwen2 model, without top-k, top-p, stop strings and seeds.
+
+    A policy is one lane of an engine, and has its own slots.
+    """
 
     def __init__(
         self,
@@ -64,27 +72,55 @@ class ContinuousPolicy:
         context: int = 1024,
         stop_ids: Iterable[int] | None = None,
         seed: int = 0,
+        engine: Engine | None = None,
     ) -> None:
-        check_model(model.config)
+        """`for_models` passes the `engine` that it shares; it has the same slots and context."""
+        self._engine = engine or Engine([model], slots, context, seed)
         self.stop_ids = stop_ids_of(model, tokenizer) if stop_ids is None else frozenset(stop_ids)
         self.weight_version = 0
         self.context = context
         self.tokens = 0
         """Tokens sampled so far."""
-        self.seconds = 0.0
-        """Seconds in which turns were sampled; environments may have stepped at the same time."""
-        self._decoder = Decoder(model, slots, context, seed)
-        self._slots = [_Slot(row) for row in range(slots)]
-        self._waiting: deque[_Request] = deque()
-        self._engine: asyncio.Task[None] | None = None
+        self._lane, lanes = len(self._engine.policies), self._decoder.lanes
+        self._engine.policies.append(self)
+        self._slots = [_Slot(slot * lanes + self._lane, self) for slot in range(slots)]
         self._live = 0
         self._paused = False
         self._temperature = 1.0
-        """Temperature of the running batch; requests with another one wait until it is empty."""
+        """Temperature of the running turns; requests with another one wait until they end."""
+
+    @classmethod
+    def for_models(
+        cls,
+        models: Sequence[Any],
+        tokenizer: Any,
+        *,
+        slots: int,
+        context: int,
+        stop_ids: Iterable[int] | None = None,
+        seed: int = 0,
+    ) -> list[ContinuousPolicy]:
+        """Return a policy with `slots` slots for each model; they share an engine.
+
+        All episodes of these policies must run in one event loop.
+        """
+        engine = Engine(models, slots, context, seed)
+        stop_ids = None if stop_ids is None else frozenset(stop_ids)
+        settings: dict[str, Any] = {"slots": slots, "context": context, "stop_ids": stop_ids}
+        return [cls(model, tokenizer, engine=engine, **settings) for model in models]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds in which the engine sampled turns; environments may have stepped meanwhile."""
+        return self._engine.seconds
+
+    @property
+    def _decoder(self) -> Decoder:
+        return self._engine.decoder
 
     def refresh(self) -> None:
         """Copy the model's weights between two batches, and drop the cache of the old weights."""
-        self._decoder.refresh()
+        self._decoder.refresh(self._lane)
         self.weight_version += 1
         for slot in self._slots:
             slot.episode, slot.ids = None, []
@@ -104,7 +140,7 @@ class ContinuousPolicy:
         self._paused = False
 
     def seed(self, seed: int) -> None:
-        """Seed the sampling; it is reproducible if the turns arrive in the same order."""
+        """Seed the engine's sampling; it is reproducible if the turns arrive in the same order."""
         self._decoder.generator.manual_seed(seed)
 
     def set_live(self, episodes: int) -> None:
@@ -114,34 +150,81 @@ class ContinuousPolicy:
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling) -> Generation:
         """Sample a turn."""
         _check(prompt_ids, sampling, self.context)
-        loop = asyncio.get_running_loop()
-        if self._engine is None or self._engine.done():
-            for slot in self._slots:
-                if slot.request is not None:  # an interrupted rollout left it behind
-                    slot.request, slot.episode, slot.ids = None, None, []
-            self._waiting.clear()
-            self._engine = loop.create_task(self._run())
-        episode, future = asyncio.current_task(), loop.create_future()
-        self._waiting.append(
-            _Request(list(prompt_ids), sampling, episode, future, time.monotonic())
-        )
+        future = asyncio.get_running_loop().create_future()
+        episode, now = asyncio.current_task(), time.monotonic()
+        self._engine.add(_Request(list(prompt_ids), sampling, self, episode, future, now))
         return await future
+
+    def _assign(self, requests: Sequence[_Request]) -> list[_Slot]:
+        """Assign free slots to waiting requests, and return these slots."""
+        free = [slot for slot in self._slots if slot.request is None]
+        by_episode = {
+            slot.episode: slot
+            for slot in free
+            if slot.episode is not None and not slot.episode.done()
+        }
+        empty = deque(slot for slot in free if slot.episode not in by_episode)
+        temperature = requests[0].sampling.temperature
+        if len(free) == len(self._slots) and temperature != self._temperature:
+            self._temperature = temperature
+            self._decoder.set_temperature(self._lane, temperature)
+        assigned: list[_Slot] = []
+        for request in requests:
+            slot = by_episode.get(request.episode) if request.episode is not None else None
+            if request.sampling.temperature != self._temperature or (slot is None and not empty):
+                continue
+            if slot is None:
+                slot = empty.popleft()
+                slot.episode, slot.ids = request.episode, []
+            slot.request = request
+            assigned.append(slot)
+        return assigned
+
+
+class Engine:
+    """Sample the turns of several policies together, with one decoder."""
+
+    def __init__(self, models: Sequence[Any], slots: int, context: int, seed: int) -> None:
+        for model in models:
+            check_model(model.config)
+            if _shape(model) != _shape(models[0]):
+                raise ConfigError(
+                    "the models of an engine must have the same shape; "
+                    f"got {_shape(models[0])} and {_shape(model)}"
+                )
+        self.decoder = Decoder(models, slots, context, seed)
+        self.policies: list[ContinuousPolicy] = []
+        """A policy for each model."""
+        self.seconds = 0.0
+        self._waiting: deque[_Request] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, request: _Request) -> None:
+        """Add a request to the queue, and start the engine if it does not run."""
+        if self._task is None or self._task.done():
+            self._clear()  # requests of an interrupted rollout
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        self._waiting.append(request)
+
+    def _running(self) -> list[_Slot]:
+        """Return the slots with a turn that is being sampled."""
+        return [s for policy in self.policies for s in policy._slots if s.request is not None]
 
     async def _run(self) -> None:
         """Generate until no request is left."""
         await asyncio.sleep(0)  # the other episodes of a batch send their requests
-        while self._waiting or any(slot.request is not None for slot in self._slots):
+        while self._waiting or self._running():
             began = time.monotonic()
             try:
                 begun = self._admit()
-                running = [slot for slot in self._slots if slot.request is not None]
+                running = self._running()
                 if not running:
                     await asyncio.sleep(0.001)
                     continue
-                self._decoder.decode([s.row for s in running], max(len(s.ids) for s in running))
+                self.decoder.decode([s.row for s in running], max(len(s.ids) for s in running))
                 await asyncio.sleep(0)
                 # the environments step while the GPU works; CUDA has no awaitable
-                while not self._decoder.finished():  # noqa: ASYNC110
+                while not self.decoder.finished():  # noqa: ASYNC110
                     await asyncio.sleep(0)
                 self._read(begun, running)
             except Exception as error:  # noqa: BLE001 - the waiting requests get it
@@ -155,35 +238,18 @@ class ContinuousPolicy:
 
         Returns the rows of the started turns.
         """
-        if self._paused:
+        waiting = [request for request in self._waiting if not request.policy._paused]
+        count, running = len(waiting), sum(not s.policy._paused for s in self._running())
+        live = sum(policy._live for policy in self.policies if not policy._paused)
+        enough = count >= min(max(1, live // 4), live - running)
+        if not count or (not enough and time.monotonic() - waiting[0].arrived < PATIENCE):
             return set()
-        count, running = len(self._waiting), sum(s.request is not None for s in self._slots)
-        enough = count >= min(max(1, self._live // 4), self._live - running)
-        if not count or (not enough and time.monotonic() - self._waiting[0].arrived < PATIENCE):
-            return set()
-        free = [slot for slot in self._slots if slot.request is None]
-        by_episode = {
-            slot.episode: slot
-            for slot in free
-            if slot.episode is not None and not slot.episode.done()
-        }
-        empty = deque(slot for slot in free if slot.episode not in by_episode)
-        if not running:
-            self._temperature = self._waiting[0].sampling.temperature
-        admitted: list[_Slot] = []
-        later: deque[_Request] = deque()
-        for request in self._waiting:
-            slot = by_episode.get(request.episode) if request.episode is not None else None
-            if request.sampling.temperature != self._temperature or (slot is None and not empty):
-                later.append(request)
-                continue
-            if slot is None:
-                slot = empty.popleft()
-                slot.episode, slot.ids = request.episode, []
-            slot.request = request
-            admitted.append(slot)
-        self._waiting = later
-        self._decoder.set_temperature(self._temperature)
+        by_policy: dict[ContinuousPolicy, list[_Request]] = {}
+        for request in waiting:
+            by_policy.setdefault(request.policy, []).append(request)
+        admitted = [slot for policy in by_policy for slot in policy._assign(by_policy[policy])]
+        started = {slot.request for slot in admitted}
+        self._waiting = deque(request for request in self._waiting if request not in started)
         # long first prompts separately from short additions
         for group in ([s for s in admitted if not s.ids], [s for s in admitted if s.ids]):
             if group:
@@ -203,43 +269,56 @@ class ContinuousPolicy:
             new.append(ids[cached:])
             starts.append(cached)
             slot.ids = list(ids)
-        self._decoder.prefill([slot.row for slot in slots], new, starts)
+        self.decoder.prefill([slot.row for slot in slots], new, starts)
 
     def _read(self, begun: set[int], running: Sequence[_Slot]) -> None:
         """Read the tokens of the last steps; a turn that began has one more, from its prefill."""
-        tokens, logprobs = self._decoder.read()
+        tokens, logprobs = self.decoder.read()
         for slot in running:
-            row = slot.row
-            for step in range(0 if row in begun else 1, len(tokens)):
-                if slot.request is None:
-                    break  # what follows the end of a turn is discarded
-                if step > 0:
-                    slot.ids.append(slot.request.sampled[-1])
-                self._take(slot, tokens[step][row], logprobs[step][row])
-
-    def _take(self, slot: _Slot, token: int, logprob: float) -> None:
-        """Add a token to a turn, and finish the turn if it is the last."""
-        request = slot.request
-        assert request is not None
-        request.sampled.append(token)
-        request.logprobs.append(logprob)
-        self.tokens += 1
-        full = len(request.ids) + len(request.sampled) >= self.context - 1
-        if token in self.stop_ids or full or len(request.sampled) >= request.sampling.max_tokens:
-            slot.request = None
-            finish = FinishReason.STOP if token in self.stop_ids else FinishReason.LENGTH
-            versions = (self.weight_version, self.weight_version)
-            ids, logprobs = tuple(request.sampled), tuple(request.logprobs)
-            _settle(request, Generation(ids, logprobs, finish, versions=versions))
+            if slot.request is not None:
+                row, first = slot.row, 0 if slot.row in begun else 1
+                _take(slot, slot.request, tokens[row][first:], logprobs[row][first:])
 
     def _clear(self) -> list[_Request]:
-        """Empty all slots and the queue, and return the requests that were in them."""
-        requests = [slot.request for slot in self._slots if slot.request is not None]
-        requests += self._waiting
+        """Remove all requests from the slots and the queue, and return them."""
+        requests = list(self._waiting)
         self._waiting.clear()
-        for slot in self._slots:
+        for slot in self._running():
+            assert slot.request is not None
+            requests.append(slot.request)
             slot.request, slot.episode, slot.ids = None, None, []
         return requests
+
+
+def _take(slot: _Slot, request: _Request, tokens: list[int], logprobs: list[float]) -> None:
+    """Add tokens to a turn up to its end, and finish the turn if they reach it."""
+    policy, before = request.policy, len(request.sampled)
+    room = min(request.sampling.max_tokens, policy.context - 1 - len(request.ids)) - before
+    taken = tokens[:room]
+    for i, token in enumerate(taken):
+        if token in policy.stop_ids:
+            taken = taken[: i + 1]  # what follows the end of a turn is discarded
+            break
+    request.sampled += taken
+    request.logprobs += logprobs[: len(taken)]
+    policy.tokens += len(taken)
+    # the keys and values of the last token are not cached
+    slot.ids += request.sampled[max(before - 1, 0) : -1]
+    stopped = taken[-1] in policy.stop_ids
+    if stopped or len(taken) == room:
+        slot.request = None
+        finish = FinishReason.STOP if stopped else FinishReason.LENGTH
+        versions = (policy.weight_version, policy.weight_version)
+        ids = tuple(request.sampled)
+        _settle(request, Generation(ids, tuple(request.logprobs), finish, versions=versions))
+
+
+def _shape(model: Any) -> dict[str, Any]:
+    """Return what the models of an engine must have in common."""
+    names = ("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size")
+    names += ("num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps")
+    names += ("rope_parameters", "rope_theta", "rope_scaling")
+    return {name: getattr(model.config, name, None) for name in names}
 
 
 def _settle(request: _Request, outcome: Generation | Exception) -> None:

@@ -18,8 +18,9 @@ from typing import Any
 
 import torch
 import tyro
+from algorithms_model import load
 from algorithms_plan import GUESS, Run
-from algorithms_training import Clock, Trainer, load
+from algorithms_training import Clock, Trainer
 
 from gem_core import ConfigError, Episode, GemError
 from gem_core.adapter_kit.record_log import RecordLog
@@ -52,11 +53,11 @@ class SameTasks(Trainer):
         self.trained: list[tuple[list[Episode], list[list[float]]]] = []
         """The episodes of each update, with the advantage of each turn."""
 
-    def play_batch(
+    async def play_batch(
         self, run: Run, rng: random.Random, turns: int | None, clock: Clock
     ) -> list[Episode]:
         samples = run.episodes // len(self.seeds)
-        return self.play(run.setting, self.seeds, samples, turns, clock)
+        return await self.play(run.setting, self.seeds, samples, turns, clock)
 
     def update(self, batch: list[Episode], per_turn: list[list[float]], *rest: Any) -> Any:
         self.trained.append((batch, per_turn))

@@ -73,11 +73,11 @@ def expert_sequences(
     return fitting
 
 
-def train_scenario(trainer: Trainer, run: Run) -> dict[str, Any]:
+async def train_scenario(trainer: Trainer, run: Run) -> dict[str, Any]:
     """Train and measure one scenario; return the content of its result file."""
     trainer.restore(run.seed)
     clock, began = Clock(), time.time()
-    stages = {"before": measure(trainer, run)}
+    stages = {"before": await measure(trainer, run)}
     setting = run.setting.in_folder(trainer.work)
     sequences = expert_sequences(
         setting, trainer.renderer, run.expert_episodes, trainer.concurrency, trainer.context
@@ -85,18 +85,18 @@ def train_scenario(trainer: Trainer, run: Run) -> dict[str, Any]:
     more: dict[str, Any] = {"rate": run.expert_rate, "size": run.expert_size, "seed": run.seed}
     loss = fit(trainer.model, sequences, run.expert_updates, room=trainer.room, **more)
     trainer.policy.refresh()
-    stages["sft"] = measure(trainer, run)
-    curve = trainer.updates(run, clock)
-    stages["rl"] = measure(trainer, run)
-    result = trainer.result(run, curve, clock, time.time() - began)
+    stages["sft"] = await measure(trainer, run)
+    curve = await trainer.updates(run, clock)
+    stages["rl"] = await measure(trainer, run)
+    result = await trainer.result(run, curve, clock, time.time() - began)
     expert = {"episodes": len(sequences), "loss": round(loss, 4)}
     return {**result, "stages": stages, "expert": expert}
 
 
-def measure(trainer: Trainer, run: Run) -> dict[str, Any]:
+async def measure(trainer: Trainer, run: Run) -> dict[str, Any]:
     """Play held-out seeds several times; return success by turns allowed, and pass@k."""
     seeds = range(HELD_OUT, HELD_OUT + run.evaluated // run.passes)
-    episodes = trainer.play(run.setting, seeds, run.passes, None, Clock())
+    episodes = await trainer.play(run.setting, seeds, run.passes, None, Clock())
     groups = [
         [bool(e.success) for e in episodes[i : i + run.passes] if not e.failed]
         for i in range(0, len(episodes), run.passes)

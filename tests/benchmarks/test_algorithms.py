@@ -38,11 +38,13 @@ BENCHMARKS = ROOT / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import algorithms  # noqa: E402
+import algorithms_model  # noqa: E402
 import algorithms_plan  # noqa: E402
 import algorithms_report  # noqa: E402
 import algorithms_reproduce  # noqa: E402
 import algorithms_training  # noqa: E402
 import algorithms_warm_up  # noqa: E402
+import algorithms_workers  # noqa: E402
 from continuous import ContinuousPolicy  # noqa: E402
 from packed import PackedTrunk  # noqa: E402
 
@@ -72,7 +74,7 @@ def policy(tiny):
 @pytest.fixture(scope="module")
 def trainer(tiny, tmp_path_factory):
     work = tmp_path_factory.mktemp("work")
-    return algorithms_training.Trainer(*algorithms_training.load("tiny"), work, slots=16)
+    return algorithms_training.Trainer(*algorithms_model.load("tiny"), work, slots=16)
 
 
 def play(policy, tokenizer, count=24, temperature=1.0, wrappers=""):
@@ -205,6 +207,31 @@ def test_every_algorithm_trains(trainer, algorithm):
     json.dumps(result)
 
 
+def test_runs_of_one_process_do_not_change_each_other(tiny, tmp_path):
+    """Their weights differ after the first update, and each samples from its own."""
+    lanes = algorithms_training.Trainer.several(
+        3, *algorithms_model.load("tiny"), tmp_path, slots=16, room=2048, context=512
+    )
+    runs = [
+        short("rebn", rate=1e-2, updates=3),
+        short("ppo", rate=1e-2, updates=2, seed=1),
+        short("reinforce", updates=0),
+    ]
+
+    async def train():
+        return await asyncio.gather(*(own.train_run(run) for own, run in zip(lanes, runs)))
+
+    results = asyncio.run(train())
+    for result, run in zip(results, runs):
+        assert [len(curve) for curve in result["curve"].values()] == [run.updates] * len(
+            result["curve"]
+        )
+        assert max(result["curve"].get("apart", [0])) < 1e-3
+    trained, other, untrained = (lane.model.lm_head.weight for lane in lanes)
+    assert not torch.equal(trained, other)
+    assert torch.equal(untrained, lanes[0].base["lm_head.weight"])
+
+
 def test_every_run_starts_from_the_same_weights(trainer):
     trainer.train(short("rebn", rate=1e-2))
     trained = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
@@ -218,7 +245,9 @@ def test_update_uses_the_gradient_of_the_documented_loss(trainer):
     """The loss is -1/Z * sum of A * log pi, for any split into micro-batches."""
     model = trainer.model
     trainer.restore(0)
-    episodes = trainer.play(algorithms_plan.GUESS, range(24), 1, None, algorithms_training.Clock())
+    episodes = asyncio.run(
+        trainer.play(algorithms_plan.GUESS, range(24), 1, None, algorithms_training.Clock())
+    )
     per_turn = advantages(episodes, "rebn", gamma=0.9)
     pairs = [
         (sequence, sequence.broadcast(turns))
@@ -252,9 +281,9 @@ def test_update_uses_the_gradient_of_the_documented_loss(trainer):
 
 def test_optimizer_keeps_steps_that_are_too_small_for_bfloat16(tiny):
     model, _ = load_tiny()
-    algorithms_training.to_bfloat16(model)
+    algorithms_model.to_bfloat16(model)
     weight = model.model.norm.weight
-    optimizer = algorithms_training.Optimizer(model, 1e-3)
+    optimizer = algorithms_model.Optimizer(model, 1e-3)
     for step in range(8):
         weight.grad = torch.ones_like(weight)
         norm = optimizer.step(0.0 if step == 0 else 1.0)
@@ -305,9 +334,11 @@ def test_packed_sequences_give_the_model_its_own_logprobs_and_gradients(family):
 def test_untrained_critic_gives_whitened_returns(trainer):
     """Its values are 0, so GAE is the sum of (gamma * lambda)^k r."""
     trainer.restore(0)
-    episodes = trainer.play(algorithms_plan.GUESS, range(16), 1, None, algorithms_training.Clock())
-    critic = algorithms_training.Critic(trainer.model)
-    optimizer = algorithms_training.Optimizer(critic, 0.0)
+    episodes = asyncio.run(
+        trainer.play(algorithms_plan.GUESS, range(16), 1, None, algorithms_training.Clock())
+    )
+    critic = algorithms_model.Critic(trainer.model)
+    optimizer = algorithms_model.Optimizer(critic, 0.0)
     whitened, loss = trainer.critic_advantages(episodes, critic, optimizer, 0.9)
     discount = 0.9 * 0.95
     expected = advantages(episodes, "rebn", gamma=discount)
@@ -319,8 +350,10 @@ def test_untrained_critic_gives_whitened_returns(trainer):
 def test_critic_values_each_turn_before_its_first_token(trainer):
     """The reference evaluates one episode at a time, with GAE written out."""
     trainer.restore(0)
-    episodes = trainer.play(algorithms_plan.GUESS, range(16), 1, None, algorithms_training.Clock())
-    critic = algorithms_training.Critic(trainer.model)
+    episodes = asyncio.run(
+        trainer.play(algorithms_plan.GUESS, range(16), 1, None, algorithms_training.Clock())
+    )
+    critic = algorithms_model.Critic(trainer.model)
     torch.nn.init.normal_(critic.head.weight, std=0.3, generator=torch.Generator().manual_seed(0))
     raw, errors = [], []
     for episode in episodes:
@@ -336,7 +369,7 @@ def test_critic_values_each_turn_before_its_first_token(trainer):
         errors += per_turn  # target - value is the advantage
     mean, std = fmean(errors), pstdev(errors)
     assert std > 0.05 and len({round(a, 3) for a in errors}) > 8
-    optimizer = algorithms_training.Optimizer(critic, 0.0)
+    optimizer = algorithms_model.Optimizer(critic, 0.0)
     whitened, loss = trainer.critic_advantages(episodes, critic, optimizer, 0.9)
     assert whitened == [
         pytest.approx([(a - mean) / std for a in per_turn], abs=1e-3) for per_turn in raw
@@ -407,6 +440,11 @@ def test_run_requires_the_tuning_and_skips_finished_runs(tmp_path, monkeypatch, 
     assert "(the same)" in shown
     assert path.read_bytes() == recorded
     assert (tmp_path / "work" / "reproduced" / "before").is_dir()
+    more = ["before/Hangman", "before/TowerofHanoi", "--lanes", "2"]
+    assert algorithms.main(["run", *more, *folders]) == 0
+    assert "2 runs in" in capfd.readouterr().out
+    results = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("*/*.json")]
+    assert sorted(result["lanes"] for result in results) == [1, 2, 2]
     with pytest.raises(ConfigError, match="no run name starts with"):
         algorithms.main(["reproduce", "nothing/", *folders])
 
@@ -426,9 +464,9 @@ def test_results_of_different_weights_are_not_mixed(tmp_path):
     other = tmp_path / "before" / "other.json"
     other.parent.mkdir()
     other.write_text('{"model": "0123"}')
-    algorithms.check_model_of_results(tmp_path, run, "0123")
+    algorithms_workers.check_model_of_results(tmp_path, run, "0123")
     with pytest.raises(ConfigError, match="other.json started from the weights 0123, this run"):
-        algorithms.check_model_of_results(tmp_path, run, "4567")
+        algorithms_workers.check_model_of_results(tmp_path, run, "4567")
 
 
 def test_cell_name_selects_its_seeds_and_no_other_cell():

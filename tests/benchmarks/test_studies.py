@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import random
@@ -24,6 +25,7 @@ from gem_core.policies.tiny import load_folder
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import algorithms
+import algorithms_model
 import algorithms_plan
 import algorithms_training
 import corridor
@@ -40,7 +42,7 @@ from horizon import GatedHorizon, parse_horizon
 def trainer(tmp_path_factory):
     torch.set_num_threads(1)
     work = tmp_path_factory.mktemp("work")
-    return algorithms_training.Trainer(*algorithms_training.load("tiny"), work, slots=16)
+    return algorithms_training.Trainer(*algorithms_model.load("tiny"), work, slots=16)
 
 
 @pytest.mark.parametrize("name", list(credit.ENVIRONMENTS))
@@ -91,12 +93,12 @@ def test_plan_has_distinct_runs_with_equal_budgets():
 def test_several_steps_use_the_clipped_ratio_to_the_first_policy(trainer):
     trainer.restore(0)
     setting = algorithms_plan.GUESS
-    batch = trainer.play(setting, range(24), 1, None, algorithms_training.Clock())
+    batch = asyncio.run(trainer.play(setting, range(24), 1, None, algorithms_training.Clock()))
     per_turn = advantages(batch, "rebn", gamma=0.9)
 
     def trained(steps):
         trainer.model.load_state_dict(trainer.base)
-        optimizer = algorithms_training.Optimizer(trainer.model, 1e-2)
+        optimizer = algorithms_model.Optimizer(trainer.model, 1e-2)
         metrics = trainer.update(batch, per_turn, optimizer, steps, random.Random(0))
         several = steps.epochs * steps.mini_batches > 1
         assert (metrics.ratio_gap > 0) == (metrics.clipped > 0) == several
@@ -272,7 +274,9 @@ def test_asynchronous_run_needs_slots_for_its_episodes(trainer):
 def test_correction_is_the_ratio_to_the_recorded_logprobs(trainer):
     """With the weights that sampled, nothing changes; with others, the clipped ratio counts."""
     trainer.restore(0)
-    batch = trainer.play(algorithms_plan.GUESS, range(16), 1, None, algorithms_training.Clock())
+    batch = asyncio.run(
+        trainer.play(algorithms_plan.GUESS, range(16), 1, None, algorithms_training.Clock())
+    )
     per_turn = advantages(batch, "rebn", gamma=0.9)
 
     def gradient(corrected, shift=0.0):
@@ -395,6 +399,13 @@ def test_timed_runs_do_not_share_the_gpu_with_others(models, only, tmp_path):
     settings = {"planned": studies_plan.plan(), "results": tmp_path}
     arguments = ["run", *only, "--model", str(models / "small"), "--workers", "2"]
     with pytest.raises(ConfigError, match="is a result, so other runs must not share the GPU"):
+        algorithms.main(arguments, **settings)
+
+
+def test_timed_runs_do_not_share_a_process(models, tmp_path):
+    settings = {"planned": studies_plan.plan(), "results": tmp_path}
+    arguments = ["run", "speed/", "--model", str(models / "small"), "--lanes", "2"]
+    with pytest.raises(ConfigError, match="must not share its process; set --lanes 1"):
         algorithms.main(arguments, **settings)
 
 
