@@ -106,14 +106,15 @@ class RecordWriter:
             self.close()
             raise
 
-    def write(self, episode: Episode) -> None:
-        """Append one episode, which then survives a killed process."""
-        if not isinstance(episode, Episode):
-            raise RecordError(f"write() takes an Episode, got {type(episode).__name__}")
+    def write(self, *episodes: Episode) -> None:
+        """Append episodes, each of which then survives a killed process."""
         with self._lock:
             self._redactor.refresh()
-            self._append(episode_to_json(episode, self._redactor))
-            self.written += 1
+            for episode in episodes:
+                if not isinstance(episode, Episode):
+                    raise RecordError(f"write() takes episodes, got {type(episode).__name__}")
+                self._append(episode_to_json(episode, self._redactor))
+                self.written += 1
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -181,13 +182,7 @@ class RecordWriter:
 
 def read_episodes(path: str | os.PathLike[str]) -> Iterator[Episode]:
     """Read the episodes of a record in file order; skip an incomplete last line."""
-    path = Path(path)
-    with _open(path) as stream:
-        for number, (line, _) in enumerate(_lines(stream, path), 1):
-            if number == 1:
-                _check_header(line, path)
-            else:
-                yield _episode_at(line, path, number)
+    return (episode for episode, _ in episodes_after(path))
 
 
 def episodes_after(path: str | os.PathLike[str], offset: int = 0) -> Iterator[tuple[Episode, int]]:
@@ -233,8 +228,7 @@ class WorkerRecords:
             return
         if path not in self._writers:
             self._writers[path] = record_of(path, self._mark)
-        for episode in episodes:
-            self._writers[path].write(episode)
+        self._writers[path].write(*episodes)
 
     def close(self) -> None:
         """Close the files. Writing again reopens them."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 __all__ = ["REDACTED", "Redactor"]
 
@@ -92,12 +93,11 @@ class Redactor:
 
     def refresh(self) -> None:
         """Read the environment variables again."""
-        secrets = {
+        secrets = self._named | {
             value
             for name, value in os.environ.items()
             if len(value) >= _SHORTEST and _NAME.search(name)
         }
-        secrets |= self._named
         longest_first = sorted(secrets, key=len, reverse=True)  # one may contain another
         pattern = "|".join(re.escape(s) for s in longest_first)
         self._pattern = re.compile(pattern) if pattern else None
@@ -119,7 +119,9 @@ class Redactor:
         word = match["name"].lower() in _GAME_WORDS and not re.fullmatch(r"(?=.*\d).{8,}", value)
         return match[0] if word or not self.names_secret(match["name"]) else _without_value(match)
 
-    def names_secret(self, key: str, *, info: bool = False, parent: str = "") -> bool:
+    @staticmethod
+    @lru_cache(4096)
+    def names_secret(key: str, *, info: bool = False, parent: str = "") -> bool:
         """Return whether a string under this key is a secret.
 
         `info`: an environment wrote it. `parent` is the key of the mapping that contains it.

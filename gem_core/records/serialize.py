@@ -17,7 +17,7 @@ import numbers
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from gem_core.arguments import short
@@ -114,20 +114,24 @@ def _encode_turn(turn: Turn, redactor: Redactor | None) -> dict[str, Any]:
 def _fields(thing: Any, redactor: Redactor | None) -> dict[str, Any]:
     """Return the fields that differ from their default as JSON data."""
     data: dict[str, Any] = {}
-    for field in fields(thing):
-        value = getattr(thing, field.name)
-        if (field.default is not MISSING and value == field.default) or (
-            field.default_factory is not MISSING and not value
-        ):
+    for name, default in _defaults(type(thing)):  # type: ignore[arg-type] # mypy issue 11469
+        value = getattr(thing, name)
+        if value == default:
             continue
-        if isinstance(value, Mapping):
-            value = to_plain(dict(value), redactor, info=field.name in _INFO_FIELDS)
+        if isinstance(value, tuple):
+            value = list(value)
         elif isinstance(value, (TurnStatus, FinishReason, StopReason)):
             value = value.value
-        elif isinstance(value, tuple):
-            value = list(value)
-        data[field.name] = value
+        elif isinstance(value, Mapping):
+            value = to_plain(dict(value), redactor, info=name in _INFO_FIELDS)
+        data[name] = value
     return data
+
+
+@cache
+def _defaults(kind: type) -> list[tuple[str, Any]]:
+    made = [(f, f.default_factory) for f in fields(kind)]
+    return [(f.name, f.default if make is MISSING else make()) for f, make in made]
 
 
 def _without_secrets(episode: Episode, redactor: Redactor) -> Episode:
