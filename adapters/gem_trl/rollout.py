@@ -33,7 +33,7 @@ from gem_trl.convert import Row, to_batch
 from gem_trl.logs import Evaluation, gather
 from gem_trl.updates import Batch, Updates, updates_of
 
-__all__ = ["EnginePolicy", "GemRollout", "needs_lockstep", "play", "stop_ids"]
+__all__ = ["EnginePolicy", "GemRollout", "is_sharded", "needs_lockstep", "play", "stop_ids"]
 
 
 class GemRollout:
@@ -262,15 +262,19 @@ def needs_lockstep(trainer: Any) -> bool:
     """Return whether the engine is collective: all ranks must call it together."""
     if trainer.accelerator.num_processes == 1:
         return False
-    sharded = getattr(trainer, "is_fsdp_enabled", False) or getattr(
-        trainer, "is_deepspeed_enabled", False
-    )
+    sharded = is_sharded(trainer)
     if getattr(trainer, "use_vllm", False):
         args = trainer.args
         # in sleep mode, vLLM loads the weights at every call: sharded ones come from all ranks
         wakes = sharded and getattr(args, "vllm_enable_sleep_mode", False)
         return bool(trainer.vllm_mode == "server" or args.vllm_tensor_parallel_size > 1 or wakes)
-    return bool(sharded)
+    return sharded
+
+
+def is_sharded(trainer: Any) -> bool:
+    """Return whether FSDP or DeepSpeed divides the weights among the ranks."""
+    names = ("is_fsdp_enabled", "is_deepspeed_enabled")
+    return any(getattr(trainer, name, False) for name in names)
 
 
 @contextmanager
