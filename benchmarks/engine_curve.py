@@ -3,7 +3,7 @@
     python benchmarks/engine_curve.py FOLDER --seed 0 --out runs/engine0
 
 FOLDER is the model. Each update plays the same seeds, as the recipes do. Writes metrics.jsonl and
-episodes.jsonl to --out at the end.
+episodes.jsonl to --out at the end, and the seconds of each stage to stages.json.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import time
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,12 +53,16 @@ class SameTasks(Trainer):
         self.seeds = range(seeds)
         self.trained: list[tuple[list[Episode], list[list[float]]]] = []
         """The episodes of each update, with the advantage of each turn."""
+        self.rollouts: list[float] = []
+        """The seconds of each rollout."""
 
     async def play_batch(
         self, run: Run, rng: random.Random, turns: int | None, clock: Clock
     ) -> list[Episode]:
-        samples = run.episodes // len(self.seeds)
-        return await self.play(run.setting, self.seeds, samples, turns, clock)
+        began, samples = time.monotonic(), run.episodes // len(self.seeds)
+        batch = await self.play(run.setting, self.seeds, samples, turns, clock)
+        self.rollouts.append(round(time.monotonic() - began, 4))
+        return batch
 
     def update(self, batch: list[Episode], per_turn: list[list[float]], *rest: Any) -> Any:
         self.trained.append((batch, per_turn))
@@ -91,6 +96,9 @@ def main(args: Args) -> None:
             names = ("success", "return", "turns", "tokens", "seconds", "grad_norm")
             numbers = {name: curve[name][step] for name in names}
             file.write(json.dumps({"step": step, "episodes": run.episodes, **numbers}) + "\n")
+    updates = [round(s - r, 4) for s, r in zip(curve["seconds"], trainer.rollouts)]
+    stages = {"rollout": trainer.rollouts, "update": updates}
+    (args.out / "stages.json").write_text(json.dumps(stages) + "\n", encoding="utf-8")
     print(f"success of the last update: {curve['success'][-1]:.1%}; see {args.out}")
 
 

@@ -4,7 +4,7 @@
     python benchmarks/gpu_report.py report
 
 `collect` reads metrics.jsonl and, if they are there, episodes.jsonl, log.txt (the output of the
-recipe), stages.json (`trl_stages.py`) and gpu.csv, the samples of
+recipe), stages.json (`trl_stages.py`, `engine_curve.py`) and gpu.csv, the samples of
 
     nvidia-smi --query-gpu=timestamp,utilization.gpu,memory.used \
         --format=csv,noheader,nounits -lms 250
@@ -21,6 +21,8 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from math import comb
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
@@ -75,6 +77,8 @@ STAGES = {
     },
 }
 """What a trainer's log calls its stages."""
+TRAINING = ("old logprobs", "logprobs and advantages", "advantages", "update")
+"""The stages between rollout and weight sync."""
 LEARNING = 0.45
 """A success rate above that of the first updates of all runs."""
 PARTS = ((0, 3), (5, 8), (10, 13), (15, 18), (19, 22), (22, 25))
@@ -94,6 +98,8 @@ class Collect:
     seed: int
     alone: bool = False
     """Whether no other program used the GPU."""
+    model: str = ""
+    """The digest of the first weights, if it is known."""
 
 
 def kept_run(trainer: str, seed: int) -> Path:
@@ -107,6 +113,8 @@ def collect(args: Collect) -> None:
         raise ConfigError(f"unknown trainer {args.trainer!r}; expected: {', '.join(TRAINERS)}")
     updates = read_metrics(args.folder)
     run: dict[str, Any] = {"alone": args.alone}
+    if args.model:
+        run["model"] = args.model
     if args.alone:
         per_update = round(updates[0]["episodes"])
         run["rollout"] = rollout_seconds(args.folder / "episodes.jsonl", per_update)
@@ -138,9 +146,12 @@ def rollout_seconds(path: Path, per_update: int) -> float | None:
 
 def stages_of(folder: Path, trainer: str, updates: int) -> dict[str, float]:
     """Return the median seconds of each stage that the trainer itself measures."""
-    source = folder / ("stages.json" if trainer == "trl" else "log.txt")
+    source = folder / ("stages.json" if trainer in ("engine", "trl") else "log.txt")
     if not source.exists():
         return {}
+    if trainer == "engine":
+        measured = json.loads(source.read_text(encoding="utf-8"))
+        return {name: _median(seconds[1:]) for name, seconds in measured.items()}
     if trainer == "trl":
         return trl_stages(source, updates)
     text = source.read_text(encoding="utf-8", errors="replace")
@@ -210,25 +221,46 @@ def speed_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
         for trainer, seeds in of_start.items():
             for seed, run in seeds.items():
                 if run["alone"] and len(run["updates"]) > 1:
-                    rows.append([TRAINERS[trainer], start, str(seed), *_speed(run)])
+                    curves = [[u["success"] for u in own["updates"]] for own in seeds.values()]
+                    success = _range(_means(curves, *PARTS[-1]))
+                    rows.append([TRAINERS[trainer], start, str(seed), *_speed(run), success])
     head = ["Trainer", "First weights", "Seed", "Seconds an update", "Updates a minute"]
-    more = ["Rollout share", "GPU busy", "Sampled tokens a second", "Stages, in seconds"]
-    return markdown([*head, *more], rows)
+    shares = ["Rollout", "Training", "Weight sync", "Rest"]
+    first, end = PARTS[-1]
+    success = f"Success, updates {first} to {end - 1}, all seeds"
+    more = ["GPU busy", "Sampled tokens a second", "Stages, in seconds", success]
+    return markdown([*head, *shares, *more], rows)
 
 
 def _speed(run: dict[str, Any]) -> list[str]:
     """Return the cells of a run in `speed_table`."""
-    updates, rollout, busy = run["updates"][1:], run["rollout"], run["gpu_busy"]
+    updates, busy = run["updates"][1:], run["gpu_busy"]
     seconds = median(u["seconds"] for u in updates)
     tokens = median(u["tokens"] / u["seconds"] for u in updates)
     return [
         f"{seconds:.2f}",
         f"{60 / seconds:.0f}",
-        "" if rollout is None else f"{rollout / seconds:.0%}",
+        *(f"{share:.0%}" if run["stages"] else "" for share in _shares(run, seconds)),
         "" if busy is None else f"{busy:.0%}",
         f"{tokens:,.0f}",
         ", ".join(f"{name} {value}" for name, value in run["stages"].items()),
     ]
+
+
+def _shares(run: dict[str, Any], seconds: float) -> list[float]:
+    """Return the shares of rollout, training and weight sync in an update, and the rest.
+
+    TRL measures its rollout together with what follows it, so its rollout is that of the longest
+    episode, and its training is what is outside of that stage.
+    """
+    stages = run["stages"]
+    rollout = stages.get("rollout", run["rollout"] or 0.0)
+    training = sum(stages.get(name, 0.0) for name in TRAINING)
+    if "rollout and logprobs" in stages:
+        training = seconds - stages["rollout and logprobs"]
+    sync = stages.get("weight sync", stages.get("of these, weight sync", 0.0))
+    parts = [rollout / seconds, training / seconds, sync / seconds]
+    return [*parts, 1 - sum(parts)]
 
 
 def success_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
@@ -255,26 +287,27 @@ def _means(curves: Sequence[Sequence[float]], first: int, end: int) -> list[floa
 
 
 def largest_gap(known: dict[str, dict[int, dict[str, Any]]]) -> str:
-    """Return the largest gap between two trainers' ranges, over all means of three updates."""
+    """Compare the ranges of all pairs of trainers, over all means of three updates."""
     curves = {
         trainer: [[u["success"] for u in run["updates"]] for run in seeds.values()]
         for trainer, seeds in known.items()
     }
     longest = max(len(curve) for own in curves.values() for curve in own)
-    gaps = []
+    gaps, chances = [], list[float]()
     for first in range(longest - 2):
         ranges = {trainer: _means(own, first, first + 3) for trainer, own in curves.items()}
-        full = {trainer: own for trainer, own in ranges.items() if len(own) > 1}
-        gaps += [
-            (min(a) - max(b), first, high, low)
-            for high, a in full.items()
-            for low, b in full.items()
-        ]
+        full = [(trainer, own) for trainer, own in ranges.items() if len(own) > 1]
+        for (one, a), (other, b) in combinations(full, 2):
+            above = (min(a) - max(b), first, one, other)
+            gaps.append(max(above, (min(b) - max(a), first, other, one)))
+            chances.append(2 / comb(len(a) + len(b), len(a)))
     gap, first, high, low = max(gaps)
+    apart = fmean(own[0] > 0 for own in gaps)
     return (
-        f"The largest gap between the ranges of two trainers, over all means of three updates that "
-        f"two or more seeds reach, is {100 * max(gap, 0):.1f} points: {TRAINERS[high]} above "
-        f"{TRAINERS[low]} in updates {first} to {first + 2}."
+        "Over all means of three updates that two or more seeds reach, the ranges of two trainers "
+        f"are disjoint in {apart:.0%} of all comparisons; {fmean(chances):.0%} are expected if the "
+        f"trainers do not differ. The largest gap is {100 * max(gap, 0):.1f} points: "
+        f"{TRAINERS[high]} above {TRAINERS[low]} in updates {first} to {first + 2}."
     )
 
 
@@ -354,13 +387,14 @@ def _range(shares: list[float]) -> str:
 
 
 def updates_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
-    """Return the table of updates.json: earlier measurements, some with other settings."""
+    """Return the table of updates.json: other measurements, with settings written by hand."""
     rows = []
     for run in json.loads((RESULTS / "updates.json").read_text(encoding="utf-8"))["runs"]:
         stages = ", ".join(f"{name} {seconds}" for name, seconds in run["stages"].items())
         seconds = str(round(median(run["seconds"]), 2))
-        rows.append([run["trainer"], run["settings"], seconds, stages])
-    return markdown(["Trainer", "Settings", "Seconds an update", "Stages, in seconds"], rows)
+        rows.append([run["trainer"], run["settings"], run["machine"], seconds, stages])
+    head = ["Trainer", "Settings", "Machine", "Seconds an update", "Stages, in seconds"]
+    return markdown(head, rows)
 
 
 def conformance_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
@@ -395,12 +429,19 @@ def report() -> None:
     known = runs()
     if not known:
         raise ConfigError(f"{RESULTS / 'curves'} has no runs; `collect` keeps one")
-    folder = RESULTS / "curves"
-    curves = {TRAINERS[t]: [folder / t / str(seed) for seed in own] for t, own in known.items()}
+    curves = {TRAINERS[trainer]: _longest(trainer, own) for trainer, own in known.items()}
     draw_curves(curves, FIGURE, band="range", smooth=3)
     text = with_tables(PAGE.read_text(encoding="utf-8"), TABLES, known)
     PAGE.write_text(text, encoding="utf-8")
     print(f"wrote {PAGE} and {FIGURE}")
+
+
+def _longest(trainer: str, seeds: dict[int, dict[str, Any]]) -> list[Path]:
+    """Return the runs for the figure: those that two or more seeds have reached the end of."""
+    lengths = {seed: len(run["updates"]) for seed, run in seeds.items()}
+    shared = [n for n in lengths.values() if sum(own >= n for own in lengths.values()) > 1]
+    end = max(shared, default=0)
+    return [RESULTS / "curves" / trainer / str(seed) for seed, n in lengths.items() if n >= end]
 
 
 def main() -> None:

@@ -52,7 +52,8 @@ ADAPTER = Adapter(
     ),
     status="ready",
     summary="a multi-turn actor for get_program, and a learner with gem's advantages",
-    gpu="one H200: oat 0.2.4, vLLM 0.24, torch 2.11, mocks of launchpad and plasma, one update",
+    gpu="one H200: one update, conformance in bfloat16; "
+    "oat 0.2.4, vLLM 0.24, torch 2.11, mocks of launchpad and plasma",
 )
 
 register_adapters = registration(ADAPTER)

@@ -55,7 +55,8 @@ ADAPTER = Adapter(
     ),
     status="ready",
     summary="an agent executor for its vLLM engines, and gem's advantages instead of its own",
-    gpu="one H200: OpenRLHF 0.11.2, vLLM 0.24, torch 2.11",
+    gpu="one H200: training, conformance in bfloat16; "
+    "OpenRLHF 0.11.2, vLLM 0.24, torch 2.11, a mock of flash-attn",
 )
 
 register_adapters = registration(ADAPTER)

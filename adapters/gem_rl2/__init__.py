@@ -41,7 +41,8 @@ ADAPTER = Adapter(
     ),
     status="ready",
     summary="PPOTrainer on gem's episodes, with gem's advantages instead of compute_advantages",
-    gpu="one H200: RL2 0.0.2, torch 2.11, vLLM 0.24 in place of SGLang",
+    gpu="one H200: training, conformance in bfloat16; "
+    "RL2 0.0.2, torch 2.11, vLLM 0.24 in place of SGLang, torch's attention in place of flash-attn",
 )
 
 register_adapters = registration(ADAPTER)

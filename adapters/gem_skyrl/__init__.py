@@ -37,7 +37,8 @@ ADAPTER = Adapter(
     ),
     status="ready",
     summary="a generator, and trainers that compute advantages from turn rewards",
-    gpu="one H200: SkyRL 0.3.0, vLLM 0.24, torch 2.11",
+    gpu="one H200: training, conformance in bfloat16; "
+    "SkyRL 0.3.0, vLLM 0.24, torch 2.11, a mock of flash-attn",
 )
 
 register_adapters = registration(ADAPTER)

@@ -45,7 +45,8 @@ def test_stages_of_verl_are_in_its_log(run: Path) -> None:
     assert kept["stages"] == {"rollout": 1.5, "advantages": 0.5}
     assert kept["gpu_busy"] == 0.25
     assert "turn/0/return" not in kept["updates"][0]
-    assert "| verl | bfloat16 | 0 | 2.00 | 30 |" in report.speed_table(report.runs())
+    row = "| verl | bfloat16 | 0 | 2.00 | 30 | 75% | 25% | 0% | 0% | 25% | 50 | rollout 1.5"
+    assert row in report.speed_table(report.runs())
 
 
 def test_stages_of_trl_are_summed_per_update(run: Path) -> None:
@@ -56,6 +57,16 @@ def test_stages_of_trl_are_summed_per_update(run: Path) -> None:
     (run / "stages.json").write_text(json.dumps(calls), encoding="utf-8")
     report.collect(report.Collect(run, "trl", 1, alone=True))
     assert report.runs()["trl"][1]["stages"] == {"rollout and logprobs": 1.1, "loss": 0.5}
+    assert "| 30 | 0% | 45% | 0% | 55% | 25% |" in report.speed_table(report.runs())
+
+
+def test_stages_of_the_engine_are_lists(run: Path) -> None:
+    stages = {"rollout": [9, 1.0, 1.2], "update": [9, 0.2, 0.4]}
+    (run / "stages.json").write_text(json.dumps(stages), encoding="utf-8")
+    report.collect(report.Collect(run, "engine", 0, alone=True, model="0a1b"))
+    kept = report.runs()["engine"][0]
+    assert kept["stages"] == {"rollout": 1.1, "update": 0.3}
+    assert kept["model"] == "0a1b"
 
 
 def test_a_run_beside_others_has_no_times(run: Path) -> None:
@@ -81,3 +92,14 @@ def test_the_largest_gap_is_that_of_any_three_updates_of_several_seeds() -> None
     }
     text = report.largest_gap(known)
     assert "is 10.0 points: TRL above verl in updates 1 to 3." in text
+    # the ranges are [0.1, 0.1] in the updates 0 to 2, and [0.2, 0.3] above [0.1, 0.1] later
+    assert "disjoint in 50% of all comparisons; 33% are expected" in text
+
+
+def test_the_figure_has_the_runs_that_two_seeds_have_reached_the_end_of() -> None:
+    def of(*lengths: int) -> dict[int, dict[str, object]]:
+        return {seed: {"updates": [{}] * n} for seed, n in enumerate(lengths)}
+
+    assert [path.name for path in report._longest("verl", of(18, 25, 25))] == ["1", "2"]
+    assert [path.name for path in report._longest("trl", of(25, 20, 25))] == ["0", "2"]
+    assert [path.name for path in report._longest("rl2", of(25, 20))] == ["0", "1"]
