@@ -40,12 +40,11 @@ EQUAL = ["--episodes", "256", "--seeds", "128", "--learning-rate", "3e-5"]
 """The settings of every recipe."""
 RECIPES = {
     "engine": ["benchmarks/engine_curve.py"],
-    "trl": ["benchmarks/trl_stages.py", "--vllm", "--no-correction"],
+    "trl": ["benchmarks/trl_stages.py", "--vllm"],
     "verl": ["examples/verl_guess_the_number.py"],
     "openrlhf": ["examples/openrlhf_guess_the_number.py", "--colocate"],
     "rl2": ["-m", "rl2_on_vllm", "examples/rl2_guess_the_number.py"],
-    # an update is an epoch here, and SkyRL saves a checkpoint after each
-    "skyrl": ["examples/skyrl_guess_the_number.py", "--settings", "trainer.ckpt_interval=-1"],
+    "skyrl": ["examples/skyrl_guess_the_number.py"],
 }
 SMALLER = {
     "trl": ["--micro-batch", "64"],
@@ -136,7 +135,7 @@ def _run_group(plan: Plan, group: Sequence[tuple[str, int]], deadline: float) ->
                     alone = "" if plan.together else " --alone"
                     print(f"to keep its updates: {COLLECT} {folder} {trainer} {seed}{alone}")
             elif written:
-                collect(Collect(folder, trainer, seed, alone=not plan.together))
+                collect(Collect(folder, trainer, seed, not plan.together, digest_of(plan.model)))
             else:
                 print(f"{name} wrote no metrics; see {folder}/log.txt")
     return failed
@@ -213,8 +212,13 @@ def write_model(name: str, folder: Path, updates: int, dtype: str) -> None:
         config.setdefault("rope_theta", config["rope_parameters"]["rope_theta"])
     with _edited(folder / "tokenizer_config.json") as config:
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:12]
-    print(f"loss {loss:.3f} after {updates} updates; the model ({digest}) is in {folder}")
+    print(f"loss {loss:.3f} after {updates} updates; model {digest_of(folder)} is in {folder}")
+
+
+def digest_of(model: str | Path) -> str:
+    """Return a digest of the weights in a model folder; "" if they are in several files."""
+    weights = Path(model) / "model.safetensors"
+    return hashlib.sha256(weights.read_bytes()).hexdigest()[:12] if weights.exists() else ""
 
 
 @contextmanager

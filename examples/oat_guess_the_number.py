@@ -40,8 +40,8 @@ class Args:
     """episodes per seed; `grpo` and `rloo` need at least 2"""
     max_turn_tokens: int = 24
     """token cap of one turn"""
-    learning_rate: float = 1e-3
-    """learning rate of the policy; 1e-6 suits a model of a billion parameters"""
+    learning_rate: float | None = None
+    """learning rate of the policy; default: 1e-3 for the tiny model, 3e-5 for others"""
     seed: int = 0
     """seed of the order of the dataset and of the critic; oat seeds vLLM with the clock"""
     out: str = "runs/oat_guess_the_number"
@@ -50,8 +50,8 @@ class Args:
     """turns per update and GPU: oat counts turns, not episodes"""
     concurrency: int = 32
     """concurrent episodes per GPU; more of them sample more turns from older weights"""
-    critic_learning_rate: float = 2e-3
-    """learning rate of the critic, for `gae`"""
+    critic_learning_rate: float | None = None
+    """learning rate of the critic, for `gae`; default: 2e-3 for the tiny model, 3e-5 for others"""
     max_context: int = 2048
     """token cap of a prompt and its completion"""
     lora_rank: int = 0
@@ -81,7 +81,7 @@ def main(args: Args) -> None:
         record=f"{args.out}/episodes-{{rank}}.jsonl",  # one file per actor
         metrics=f"{args.out}/metrics.jsonl",
     )
-    batch = args.turns * args.gpus
+    tiny, batch = args.model == "tiny", args.turns * args.gpus
     settings = PPOArgs(
         pretrain=model_path(args.model),
         gpus=args.gpus,
@@ -94,8 +94,8 @@ def main(args: Args) -> None:
         rollout_batch_size=batch,
         rollout_batch_size_per_device=args.turns,
         train_batch_size=batch,
-        learning_rate=args.learning_rate,
-        critic_learning_rate=args.critic_learning_rate,
+        learning_rate=args.learning_rate or (1e-3 if tiny else 3e-5),
+        critic_learning_rate=args.critic_learning_rate or (2e-3 if tiny else 3e-5),
         lr_scheduler="constant",
         shm_size_mb=500,
         master_addr="127.0.0.1",

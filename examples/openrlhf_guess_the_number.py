@@ -34,14 +34,14 @@ class Args:
     """number of seeds to train on; they repeat, in whole epochs, if the updates need more"""
     updates: int = 60
     """number of updates, each on one batch of episodes; the last epoch is completed"""
-    episodes: int = 128
-    """episodes per update"""
+    episodes: int | None = None
+    """episodes per update; default: 128 for the tiny model, 256 for others"""
     samples: int = 2
     """episodes per seed; `grpo` and `rloo` need at least 2"""
     max_turn_tokens: int = 24
     """token cap of one turn"""
-    learning_rate: float = 2e-3
-    """learning rate; 2e-3 suits the tiny model, 1e-5 others"""
+    learning_rate: float | None = None
+    """learning rate; default: 2e-3 for the tiny model, 3e-5 for others"""
     seed: int = 0
     """seed of sampling and of the order of the dataset"""
     out: str = "runs/openrlhf_guess_the_number"
@@ -67,7 +67,9 @@ class Args:
 
 
 def main(args: Args) -> None:
-    out, prompts = Path(args.out).absolute(), args.episodes // args.samples
+    tiny, out = args.model == "tiny", Path(args.out).absolute()
+    episodes = args.episodes or (128 if tiny else 256)
+    prompts = episodes // args.samples
     batches = min(args.seeds // prompts, args.updates)  # in one epoch
     if batches < 1:
         raise ConfigError(f"an update needs --episodes / --samples seeds; got {args.seeds}")
@@ -85,7 +87,7 @@ def main(args: Args) -> None:
     settings = {
         "actor.model_name_or_path": model_path(args.model),
         "actor.num_gpus_per_node": 1,
-        "actor.adam.lr": args.learning_rate,
+        "actor.adam.lr": args.learning_rate or (2e-3 if tiny else 3e-5),
         "actor.lr_scheduler": "constant",
         "algo.advantage.is_correction_level": args.correction,
         "algo.kl.init_coef": 0,
@@ -97,7 +99,7 @@ def main(args: Args) -> None:
         "rollout.batch_size": prompts,
         "rollout.micro_batch_size": args.micro_batch,
         "rollout.n_samples_per_prompt": args.samples,
-        "train.batch_size": args.episodes,
+        "train.batch_size": episodes,
         "train.micro_batch_size": args.micro_batch,
         "train.num_episodes": math.ceil(args.updates / batches),  # epochs
         "train.seed": args.seed,

@@ -54,8 +54,8 @@ class Args:
     """episodes per update"""
     max_turn_tokens: int = 24
     """token cap of one turn"""
-    learning_rate: float = 2e-3
-    """learning rate; 2e-3 suits the tiny model, 1e-6 others"""
+    learning_rate: float | None = None
+    """learning rate; default: 2e-3 for the tiny model, 3e-5 for others"""
     out: str = "runs/rl2_async"
     """output folder; a second run appends to its metrics and episodes"""
     max_length: int = 16384
@@ -81,7 +81,7 @@ def main(args: Args) -> None:
     settings = [
         f"actor.model_name={model_path(args.model)}",
         f"actor.max_length_per_device={args.max_length}",
-        f"actor.lr={args.learning_rate}",
+        f"actor.lr={args.learning_rate or (2e-3 if args.model == 'tiny' else 3e-5)}",
         f"train_data.prompts_per_rollout={args.episodes}",
         f"trainer.save_dir={args.out}/model",
         "trainer.experiment_name=async",

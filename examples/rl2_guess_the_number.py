@@ -2,8 +2,7 @@
 
     torchrun --nproc_per_node=1 examples/rl2_guess_the_number.py --model tiny --updates 20
     torchrun --nproc_per_node=1 examples/rl2_guess_the_number.py --advantage grpo --samples 8
-    torchrun --nproc_per_node=8 examples/rl2_guess_the_number.py --model smollm2 \\
-        --learning-rate 1e-6
+    torchrun --nproc_per_node=1 examples/rl2_guess_the_number.py --model smollm2
 
 RL2 generates with SGLang, which needs a GPU. Writes metrics.jsonl, episodes.jsonl and the model to
 --out.
@@ -34,14 +33,14 @@ class Args:
     """number of seeds to train on, in whole epochs; default: as many as the updates need"""
     updates: int = 60
     """number of updates, each on one batch of episodes"""
-    episodes: int = 128
-    """episodes per update; a multiple of `samples`"""
+    episodes: int | None = None
+    """episodes per update (a multiple of `samples`); default: 128 for `tiny`, 256 for others"""
     samples: int = 2
     """episodes per seed; `grpo` and `rloo` need at least 2 (RL2's responses_per_prompt)"""
     max_turn_tokens: int = 24
     """token cap of one turn"""
-    learning_rate: float = 2e-3
-    """learning rate; 2e-3 suits the tiny model, 1e-6 others"""
+    learning_rate: float | None = None
+    """learning rate; default: 2e-3 for the tiny model, 3e-5 for others"""
     seed: int = 0
     """first seed to train on, in millions; SGLang seeds its own sampling"""
     out: str = "runs/rl2_guess_the_number"
@@ -53,7 +52,9 @@ class Args:
 
 
 def main(args: Args) -> None:
-    prompts = args.episodes // args.samples
+    tiny = args.model == "tiny"
+    episodes = args.episodes or (128 if tiny else 256)
+    prompts = episodes // args.samples
     seeds = args.seeds or prompts * args.updates
     config = GemConfig(
         args.env,
@@ -67,7 +68,7 @@ def main(args: Args) -> None:
     settings = [
         f"actor.model_name={model_path(args.model)}",
         f"actor.max_length_per_device={args.max_length}",
-        f"actor.lr={args.learning_rate}",
+        f"actor.lr={args.learning_rate or (2e-3 if tiny else 3e-5)}",
         f"train_data.prompts_per_rollout={prompts}",
         f"train_data.responses_per_prompt={args.samples}",
         "rollout.dynamic_filtering=false",

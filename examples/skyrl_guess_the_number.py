@@ -4,8 +4,7 @@
     python examples/skyrl_guess_the_number.py --advantage gae --learning-rate 1e-3
     python examples/skyrl_guess_the_number.py --staleness 2 --advantage grpo --samples 8
 
-SkyRL generates with vLLM, which needs a GPU. Writes metrics.jsonl, episodes.jsonl and checkpoints
-to --out; a second run resumes from the last checkpoint.
+SkyRL generates with vLLM, which needs a GPU. Writes metrics.jsonl and episodes.jsonl to --out.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ class Args:
     """number of seeds to train on; they repeat if the updates need more"""
     updates: int = 60
     """number of updates, each on one batch of episodes"""
-    episodes: int = 128
-    """episodes per update; a multiple of `samples`"""
+    episodes: int | None = None
+    """episodes per update (a multiple of `samples`); default: 128 for `tiny`, 256 for others"""
     samples: int = 2
     """episodes per seed; `grpo` and `rloo` need at least 2"""
     staleness: int = 0
@@ -46,8 +45,8 @@ class Args:
     """token cap of one turn"""
     max_context: int = 640
     """token cap of prompt and generation together"""
-    learning_rate: float = 2e-3
-    """learning rate; 2e-3 suits the tiny model, 1e-5 others"""
+    learning_rate: float | None = None
+    """learning rate; default: 2e-3 for the tiny model, 3e-5 for others"""
     seed: int = 0
     """seed of sampling and of the order of the prompts"""
     validate: int = 0
@@ -59,9 +58,9 @@ class Args:
     eager: bool = False
     """do not compile vLLM's model: it starts faster and generates more slowly"""
     settings: tuple[str, ...] = ()
-    """more settings of SkyRL, such as trainer.gradient_checkpointing=false for small models"""
+    """more settings of SkyRL, such as trainer.ckpt_interval=10, which saves checkpoints"""
     out: str = "runs/skyrl_guess_the_number"
-    """output folder"""
+    """output folder; a second run resumes from the last checkpoint, or appends if there is none"""
 
 
 def main(args: Args) -> None:
@@ -76,15 +75,17 @@ def main(args: Args) -> None:
         record=str(out / "episodes.jsonl"),
         metrics=str(out / "metrics.jsonl"),
     )
-    prompts, asynchronous = args.episodes // args.samples, args.staleness > 0
-    micro_batch = math.gcd(args.micro_batch, args.episodes)
+    tiny, asynchronous = args.model == "tiny", args.staleness > 0
+    learning_rate = args.learning_rate or (2e-3 if tiny else 3e-5)
+    episodes = args.episodes or (128 if tiny else 256)
+    prompts, micro_batch = episodes // args.samples, math.gcd(args.micro_batch, episodes)
     model = model_path(args.model)
     if AutoConfig.from_pretrained(model).tie_word_embeddings:
         # SkyRL's FSDP workers separate tied weights, and vLLM does not
         model = save_untied(model, str(out / "model"))
     settings = [
         f"trainer.policy.model.path={model}",
-        f"trainer.policy.optimizer_config.lr={args.learning_rate}",
+        f"trainer.policy.optimizer_config.lr={learning_rate}",
         "trainer.algorithm.use_kl_loss=false",
         # SkyRL's async trainer compares with the logprobs of the sampler
         f"trainer.algorithm.policy_loss_type={'rollout_is' if asynchronous else 'regular'}",
@@ -103,6 +104,8 @@ def main(args: Args) -> None:
         "trainer.remove_microbatch_padding=false",  # needs flash-attn
         f"trainer.seed={args.seed}",
         "trainer.eval_before_train=false",
+        f"trainer.eval_interval={10 if args.validate else -1}",
+        "trainer.ckpt_interval=0",  # no checkpoints
         f"trainer.ckpt_path={out}/checkpoints",
         f"trainer.export_path={out}/exports",
         f"trainer.log_path={out}/logs",
@@ -115,11 +118,9 @@ def main(args: Args) -> None:
         f"generator.inference_engine.gpu_memory_utilization={args.vllm_memory}",
         f"generator.inference_engine.enforce_eager={args.eager}",
     ]
-    if args.validate:
-        settings.append("trainer.eval_interval=10")
     if config.needs_values:
         settings.append(f"trainer.critic.model.path={model}")
-        settings.append(f"trainer.critic.optimizer_config.lr={args.learning_rate}")
+        settings.append(f"trainer.critic.optimizer_config.lr={learning_rate}")
     train(config, [*settings, *args.settings])
     print(f"metrics: {out}/metrics.jsonl")
     print(f"next: gem-rl plot {out}; gem-rl view {out}/episodes.jsonl")

@@ -33,14 +33,14 @@ class Args:
     """number of seeds to train on; they repeat if the updates need more"""
     updates: int = 30
     """number of updates, each on one batch of episodes"""
-    episodes: int = 128
-    """episodes per update; a multiple of `samples`"""
+    episodes: int | None = None
+    """episodes per update (a multiple of `samples`); default: 128 for `tiny`, 256 for others"""
     samples: int = 2
     """episodes per seed; `grpo` and `rloo` need at least 2 (verl's rollout.n)"""
     max_turn_tokens: int = 24
     """token cap of one turn"""
-    learning_rate: float = 2e-3
-    """learning rate; 2e-3 suits the tiny model, 1e-5 others"""
+    learning_rate: float | None = None
+    """learning rate; default: 2e-3 for the tiny model, 3e-5 for others"""
     seed: int = 0
     """seed of sampling and of the order of the dataset"""
     out: str = "runs/verl_scaling_inter"
@@ -60,6 +60,8 @@ class Args:
 
 
 def main(args: Args) -> None:
+    tiny = args.model == "tiny"
+    episodes = args.episodes or (128 if tiny else 256)
     config = GemConfig(
         args.env,
         seeds=args.seeds,
@@ -72,7 +74,7 @@ def main(args: Args) -> None:
         record=f"{args.out}/episodes.jsonl",
         metrics=f"{args.out}/metrics.jsonl",
     )
-    prompts = args.episodes // args.samples
+    prompts = episodes // args.samples
     settings = [
         f"actor_rollout_ref.model.path={model_path(args.model)}",
         # gem's attention over packed sequences; verl's default, flash-attn, has to be compiled
@@ -85,7 +87,7 @@ def main(args: Args) -> None:
         f"actor_rollout_ref.actor.ppo_mini_batch_size={prompts}",  # one optimizer step per batch
         "actor_rollout_ref.actor.use_dynamic_bsz=True",  # also for logprobs and the critic
         f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={args.micro_batch_tokens}",
-        f"actor_rollout_ref.actor.optim.lr={args.learning_rate}",
+        f"actor_rollout_ref.actor.optim.lr={args.learning_rate or (2e-3 if tiny else 3e-5)}",
         "critic.model.use_remove_padding=False",
         f"critic.ppo_max_token_len_per_gpu={args.micro_batch_tokens}",
         "actor_rollout_ref.rollout.name=vllm",

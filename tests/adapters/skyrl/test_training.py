@@ -313,6 +313,6 @@ def test_recipe_improves_the_model(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_recipe_resumes_at_the_end_of_an_epoch(tmp_path: Path) -> None:
     """With one update per epoch, SkyRL saves after each, and skips an epoch when it resumes."""
-    size = ("--seeds", "8", "--episodes", "16")
+    size = ("--seeds", "8", "--episodes", "16", "--settings", "trainer.ckpt_interval=25")
     assert len(run_recipe(tmp_path, *size, "--updates", "2")) == 2
     assert [m["step"] for m in run_recipe(tmp_path, *size, "--updates", "4")] == [0, 1, 2, 3]
