@@ -2,8 +2,8 @@
 
     python benchmarks/algorithms.py list                     # all runs, and which are done
     python benchmarks/algorithms.py warm-up --model smollm2   # SFT warm-up: the model of all runs
-    python benchmarks/algorithms.py run tuning/ --workers 3 --lanes 3  # nine runs at a time
-    python benchmarks/algorithms.py run --workers 4 --lanes 3  # all runs that are not done
+    python benchmarks/algorithms.py run tuning/ --workers 4 --lanes 3 --room 40000  # 12 at a time
+    python benchmarks/algorithms.py run --workers 4 --lanes 3 --room 40000  # all that are not done
     python benchmarks/algorithms.py run main/ --seconds 500  # some runs; start none after 500 s
     python benchmarks/algorithms.py run speed/ --slots 256   # one run alone on the GPU
     python benchmarks/algorithms.py report                   # tables, figures of docs/baselines.md
@@ -19,6 +19,10 @@ Each batch gets one on-policy gradient step:
 So PPO's ratio is 1, and PPO differs by its critic: a second model with a value at the start of
 every turn, GAE over turns, and whitened advantages. No algorithm has a KL term or an entropy bonus.
 Models compute in bfloat16, the optimizer in float32.
+
+For one H200, use `--workers 4 --lanes 3 --room 40000`. The lanes of a process take turns in Python,
+so runs with slow Python environments, such as rg:chain_sum, are faster with
+`--lanes 1 --workers 11`. With several lanes, the sampling is not seeded.
 """
 
 from __future__ import annotations
@@ -223,6 +227,12 @@ def main(
     if args.lanes > 1 and timed:
         raise ConfigError(
             f"the time of {timed[0]} is a result, so it must not share its process; set --lanes 1"
+        )
+    scenario = next((run.name for run in todo if run.expert_updates), None)
+    if args.lanes > 1 and scenario is not None:
+        raise ConfigError(
+            f"the SFT of {scenario} would block the other runs of its process; name other runs, "
+            "or set --lanes 1"
         )
     if any(run.updates and run.rate is None for run in todo):
         rates = tuned(args.out, planned)

@@ -83,6 +83,7 @@ class Optimizer:
         for group in self.adam.param_groups:
             group["lr"] = self.rate * share
         self.adam.step()
+        self.adam.zero_grad()  # frees the float32 gradients
         with torch.no_grad():
             torch._foreach_copy_(self.parameters, self.copies)
         return float(norm)

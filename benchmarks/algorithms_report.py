@@ -299,8 +299,16 @@ def _return_after(curve: dict[str, list[float]], tokens: float) -> float:
     return smooth(curve["return"])[last]
 
 
+def _concurrent(result: Result) -> int:
+    """Return the number of runs that shared the GPU."""
+    return int(result["workers"] * result.get("lanes", 1))
+
+
 def speed(known: dict[str, Result]) -> str:
-    """Updates per minute and tokens per second of all concurrent runs, and the shares of time."""
+    """Updates per minute and tokens per second of all concurrent runs, and the shares of time.
+
+    The shares are those of the runs that did not share their process: see `Clock`.
+    """
     rows = []
     alone = [r for r in known.values() if r["run"]["name"].startswith("speed/")]
     packed = [r for r in known.values() if r["run"]["name"].startswith("main/")]
@@ -310,23 +318,20 @@ def speed(known: dict[str, Result]) -> str:
     ):
         if not results:
             continue
-        clock = {
-            k: sum(r["clock"][k] for r in results)
-            for k in ("generation", "environment", "update", "tokens")
-        }
-        total = clock["generation"] + clock["environment"] + clock["update"]
+        clocks = [r["clock"] for r in results if r.get("lanes", 1) == 1]
+        parts = [sum(c[k] for c in clocks) for k in ("generation", "environment", "update")]
         updates = sum(r["run"]["updates"] for r in results)
         episodes = sum(r["run"]["updates"] * r["run"]["episodes"] for r in results)
-        workers = results[0]["workers"]
-        seconds = sum(r["seconds"] for r in results) / workers
+        tokens = sum(r["clock"]["tokens"] for r in results)
+        seconds = sum(r["seconds"] / _concurrent(r) for r in results)
         rows.append(
             [
                 title,
-                str(workers),
+                ", ".join(map(str, sorted(set(map(_concurrent, results))))),
                 f"{60 * updates / seconds:.0f}",
                 f"{60 * episodes / seconds:.0f}",
-                f"{clock['tokens'] / seconds:.0f}",
-                *(f"{clock[k] / total:.0%}" for k in ("generation", "environment", "update")),
+                f"{tokens / seconds:.0f}",
+                *(f"{part / sum(parts):.0%}" if clocks else "" for part in parts),
             ]
         )
     rates = ["updates per minute (all runs)", "episodes per minute", "tokens per second"]
@@ -364,7 +369,7 @@ def origin(known: dict[str, Result]) -> str:
     )
     differences = [x for r in known.values() for x in r["curve"].get("apart", [])]
     trained = sum(r["run"]["updates"] > 0 for r in known.values())
-    minutes = sum(r["seconds"] / r["workers"] for r in known.values()) / 60
+    minutes = sum(r["seconds"] / _concurrent(r) for r in known.values()) / 60
     where = f"{', '.join(facts['device'])} with torch {', '.join(facts['torch'])}"
     text = (
         f"{trained} training runs ({minutes:.0f} minutes in total) and {len(known) - trained} "

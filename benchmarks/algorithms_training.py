@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
+import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,7 +39,7 @@ from gem_core import (
     tasks_for,
     token_sequences,
 )
-from gem_core.errors import ConfigError
+from gem_core.errors import ConfigError, PolicyError
 
 HELD_OUT = 2**30
 """The first evaluation seed; training uses the seeds below."""
@@ -62,7 +63,11 @@ class Update(NamedTuple):
 
 @dataclass
 class Clock:
-    """Seconds in which turns were sampled, of the rest of the rollout, and of updates."""
+    """Seconds in which turns were sampled, of the rest of the rollout, and of updates.
+
+    With several lanes they are wrong: an update blocks the other lanes, which count its time as
+    sampling or rollout.
+    """
 
     generation: float = 0.0
     environment: float = 0.0
@@ -99,11 +104,16 @@ class Trainer:
     ) -> list[Trainer]:
         """Return trainers with a copy of the model each, which are sampled from together."""
         models = [model, *(copy.deepcopy(model) for _ in range(count - 1))]
-        policies = ContinuousPolicy.for_models(models, tokenizer, slots=slots, context=context)
-        return [
+        policies = ContinuousPolicy.for_models(
+            models, tokenizer, slots=slots, context=context, seed=secrets.randbits(63)
+        )
+        trainers = [
             cls(own, tokenizer, work, slots, room, context, policy)
             for own, policy in zip(models, policies)
         ]
+        for trainer in trainers:
+            trainer.base = trainers[0].base  # one copy of the initial weights
+        return trainers
 
     def train(self, run: Run) -> dict[str, Any]:
         """Run `train_run` from synchronous code."""
@@ -132,10 +142,14 @@ class Trainer:
         return await self.result(run, curve, clock, time.time() - began)
 
     def restore(self, seed: int) -> None:
-        """Load the initial weights, and seed the sampling."""
+        """Load the initial weights, and seed the sampling if no other run shares the engine.
+
+        Otherwise the other runs would sample with the same noise again.
+        """
         self.policy.resume()  # a failed run may have left it paused
         self.model.load_state_dict(self.base)
-        self.policy.seed(seed)
+        if self.policy.lanes == 1:
+            self.policy.seed(seed)
         self.policy.refresh()
 
     async def updates(self, run: Run, clock: Clock) -> list[dict[str, Any]]:
@@ -222,7 +236,11 @@ class Trainer:
     async def play(
         self, setting: Setting, seeds: Iterable[int], samples: int, turns: int | None, clock: Clock
     ) -> list[Episode]:
-        """Play a batch of episodes, and add its time to the clock."""
+        """Play a batch of episodes, and add its time to the clock.
+
+        Raises `PolicyError` if the policy failed in more than a tenth of the episodes: a run must
+        not train on the rest.
+        """
         began, busy, tokens = time.time(), self.policy.seconds, self.policy.tokens
         setting = setting.in_folder(self.work)
         tasks = tasks_for(
@@ -230,6 +248,12 @@ class Trainer:
         )
         self.configure(setting, turns)
         episodes = await self.engine.batch(tasks)
+        failures = [e.failure for e in episodes if e.failure and e.failure.where == "generate"]
+        if len(failures) > len(episodes) / 10:
+            raise PolicyError(
+                f"the policy failed in {len(failures)} of {len(episodes)} episodes of "
+                f"{setting.env}, the first time with: {failures[0]}"
+            )
         if all(e.failed for e in episodes):
             raise ConfigError(
                 f"all episodes of {setting.env} failed, the first with: {episodes[0].failure}"

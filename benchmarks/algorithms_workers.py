@@ -37,7 +37,8 @@ class Worker:
     workers: int
     """Number of processes."""
     lanes: int
-    """Runs at a time in each."""
+    """Runs at a time in each. With more than one, the sampling is not seeded: the runs of a process
+    share its random numbers. Result files have this number."""
     slots: int
     room: int
     context: int
@@ -104,7 +105,7 @@ def run_worker(settings: Worker, runs: Any) -> None:
 
 
 async def run_lane(trainer: Trainer, runs: Any, settings: Worker, machine: dict[str, Any]) -> None:
-    """Train one run after the other, and write the result of each."""
+    """Train one run after the other, and write the result of each; skip runs that fail."""
     while time.time() < settings.deadline:
         try:
             run = runs.get(timeout=0.2)
@@ -112,35 +113,37 @@ async def run_lane(trainer: Trainer, runs: Any, settings: Worker, machine: dict[
             return
         try:
             check_model_of_results(settings.out, run, machine["model"])
-        except ConfigError as error:
-            print(f"error: {error}", file=sys.stderr, flush=True)
-            return
-        try:
             result = await trainer.train_run(run)
-        except Exception:  # noqa: BLE001 - the other runs continue; this one can be run again
-            print(f"{run.name} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+            path = settings.out / run.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            scratch = path.with_suffix(f".{os.getpid()}")
+            text = json.dumps({**result, **machine}, indent=None) + "\n"
+            scratch.write_text(text, encoding="utf-8")
+            scratch.rename(path)
+            print(f"{run.name}: {_described(result, settings.lanes)}", flush=True)
+        except Exception as error:  # noqa: BLE001 - the others continue; this can be run again
+            reason = error if isinstance(error, ConfigError) else traceback.format_exc()
+            print(f"{run.name} failed: {reason}", file=sys.stderr, flush=True)
             if not _gpu_works():
                 print("error: the GPU does not work in this process", file=sys.stderr, flush=True)
                 return
-            continue
-        path = settings.out / run.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_suffix(f".{os.getpid()}")
-        scratch.write_text(json.dumps({**result, **machine}, indent=None) + "\n", encoding="utf-8")
-        scratch.rename(path)
-        e, c = result["evaluation"], result["clock"]
-        parts = ("generation", "environment", "update")
-        total = max(sum(c[part] for part in parts), 1e-9)
-        # the first updates compile and capture graphs
-        updates = 60 / median(result["curve"].get("seconds", [float("inf")]))
-        tokens = c["tokens"] / max(c["generation"], 1e-9)
-        print(
-            f"{run.name}: success {e['success']:.1%}, return {e['return']:.3f}, "
-            f"{e['turns']:.1f} turns; {result['seconds']:.0f} s, {updates:.0f} updates/min, "
-            f"{tokens:.0f} tokens/s, time: "
-            + ", ".join(f"{part} {c[part] / total:.0%}" for part in parts),
-            flush=True,
-        )
+
+
+def _described(result: dict[str, Any], lanes: int) -> str:
+    """Describe a result in one line; the clock is only right without other lanes."""
+    e, c = result["evaluation"], result["clock"]
+    # the first updates compile and capture graphs
+    updates = 60 / median(result["curve"].get("seconds", [float("inf")]))
+    text = (
+        f"success {e['success']:.1%}, return {e['return']:.3f}, {e['turns']:.1f} turns; "
+        f"{result['seconds']:.0f} s, {updates:.0f} updates/min"
+    )
+    if lanes > 1:
+        return text
+    parts = ("generation", "environment", "update")
+    total = max(sum(c[part] for part in parts), 1e-9)
+    shares = ", ".join(f"{part} {c[part] / total:.0%}" for part in parts)
+    return f"{text}, {c['tokens'] / max(c['generation'], 1e-9):.0f} tokens/s, time: {shares}"
 
 
 def _gpu_works() -> bool:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from continuous_decoder import Decoder
 from packed import check_model
 
@@ -115,6 +116,11 @@ class ContinuousPolicy:
         return self._engine.seconds
 
     @property
+    def lanes(self) -> int:
+        """Number of policies that share the engine."""
+        return self._decoder.lanes
+
+    @property
     def _decoder(self) -> Decoder:
         return self._engine.decoder
 
@@ -140,7 +146,10 @@ class ContinuousPolicy:
         self._paused = False
 
     def seed(self, seed: int) -> None:
-        """Seed the engine's sampling; it is reproducible if the turns arrive in the same order."""
+        """Seed the engine's sampling; it is reproducible if the turns arrive in the same order.
+
+        The policies of an engine share its random numbers, so this seeds all of them.
+        """
         self._decoder.generator.manual_seed(seed)
 
     def set_live(self, episodes: int) -> None:
@@ -231,13 +240,16 @@ class Engine:
                 for request in self._clear():
                     message = f"the engine failed: {type(error).__name__}: {error}"
                     _settle(request, PolicyError(message))
+                if isinstance(error, torch.OutOfMemoryError):
+                    torch.cuda.empty_cache()
             self.seconds += time.monotonic() - began
 
     def _admit(self) -> set[int]:
         """Start the waiting turns, unless there are too few and more will arrive soon.
 
-        Returns the rows of the started turns.
+        Returns the rows of the started turns. Cancelled turns are dropped.
         """
+        self._waiting = deque(r for r in self._waiting if not r.future.done())
         waiting = [request for request in self._waiting if not request.policy._paused]
         count, running = len(waiting), sum(not s.policy._paused for s in self._running())
         live = sum(policy._live for policy in self.policies if not policy._paused)

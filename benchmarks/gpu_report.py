@@ -151,7 +151,7 @@ def stages_of(folder: Path, trainer: str, updates: int) -> dict[str, float]:
         return {}
     if trainer == "engine":
         measured = json.loads(source.read_text(encoding="utf-8"))
-        return {name: _median(seconds[1:]) for name, seconds in measured.items()}
+        return {name: _median(own[1:]) for name, own in measured.items() if len(own) > 1}
     if trainer == "trl":
         return trl_stages(source, updates)
     text = source.read_text(encoding="utf-8", errors="replace")

@@ -2,8 +2,8 @@
 
     python benchmarks/studies.py list                    # all runs, and which are done
     python benchmarks/studies.py warm-up --model smollm2  # SFT warm-up: the model of all runs
-    python benchmarks/studies.py run tuning/ --workers 4 --lanes 3
-    python benchmarks/studies.py run algorithms/ ratio/ --workers 4 --lanes 3 --seconds 1500
+    python benchmarks/studies.py run tuning/ --workers 4 --lanes 3 --room 40000
+    python benchmarks/studies.py run algorithms/ --workers 4 --lanes 3 --room 40000 --seconds 1500
     python benchmarks/studies.py run horizon/ scenarios/ --context 1536 --slots 64 --workers 12
     python benchmarks/studies.py run async/              # its times are results
     python benchmarks/studies.py run larger/ --model runs/larger/model --slots 64 --room 16384
@@ -11,6 +11,11 @@
 
 `larger/` starts from the model of `larger_model.py`, all others from that of `warm-up`. A finished
 run is one small JSON file in benchmarks/results/studies.
+
+For one H200, use `--workers 4 --lanes 3 --room 40000`; scenarios/ and runs whose time is a result
+need `--lanes 1`. The lanes of a process take turns in Python, so runs with slow Python
+environments, such as rg:chain_sum, are faster with `--lanes 1 --workers 11`. With several lanes,
+the sampling is not seeded.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import queue
 import sys
 from dataclasses import asdict, replace
 from inspect import signature
@@ -27,6 +28,7 @@ from gem_core import (
     Rollout,
     Sampling,
     advantages,
+    make,
     tasks_for,
     token_sequences,
 )
@@ -230,6 +232,57 @@ def test_runs_of_one_process_do_not_change_each_other(tiny, tmp_path):
     trained, other, untrained = (lane.model.lm_head.weight for lane in lanes)
     assert not torch.equal(trained, other)
     assert torch.equal(untrained, lanes[0].base["lm_head.weight"])
+    assert all(lane.base is lanes[0].base for lane in lanes)
+
+
+def test_only_runs_without_other_lanes_are_seeded(tmp_path):
+    """A seed would repeat noise that the other lanes have used."""
+
+    def generator_of(lanes):
+        own, *_ = algorithms_training.Trainer.several(
+            lanes, *algorithms_model.load("tiny"), tmp_path, slots=2, room=512, context=64
+        )
+        generator = own.policy._decoder.generator
+        before = generator.initial_seed()
+        own.restore(7)
+        return before, generator.initial_seed()
+
+    assert generator_of(1)[1] == 7
+    seeds = [generator_of(2) for _ in range(2)]
+    assert all(before == after for before, after in seeds)
+    assert seeds[0] != seeds[1], "two processes must not sample with the same noise"
+
+
+@pytest.mark.parametrize(("failed", "raises"), [(3, False), (4, True)])
+def test_run_fails_if_the_policy_failed_in_a_tenth_of_its_episodes(
+    trainer, monkeypatch, failed, raises
+):
+    left, generate = iter(range(failed)), trainer.policy.generate
+
+    async def failing(prompt_ids, sampling):
+        if next(left, None) is not None:
+            raise PolicyError("the engine failed")
+        return await generate(prompt_ids, sampling)
+
+    monkeypatch.setattr(trainer.policy, "generate", failing)
+    run = short("rebn", updates=1)
+    if raises:
+        message = "failed in 4 of 32 episodes of game:Guess.*, the first time with: .* failed"
+        with pytest.raises(PolicyError, match=message):
+            trainer.train(run)
+    else:
+        assert trainer.train(run)["curve"]["failed"] == [3]
+
+
+def test_run_trains_on_the_rest_if_environments_failed(trainer, monkeypatch):
+    env = type(make(EASY).unwrapped)
+    left, reset = iter(range(8)), env.on_reset
+
+    def failing(*args, **kwargs):
+        return 1 / 0 if next(left, None) is not None else reset(*args, **kwargs)
+
+    monkeypatch.setattr(env, "on_reset", failing)
+    assert trainer.train(short("rebn", updates=1))["curve"]["failed"] == [8]
 
 
 def test_every_run_starts_from_the_same_weights(trainer):
@@ -294,6 +347,7 @@ def test_optimizer_keeps_steps_that_are_too_small_for_bfloat16(tiny):
         copied - tiny[0].model.norm.weight, torch.full_like(copied, -7e-3), rtol=0.1, atol=4e-3
     )
     torch.testing.assert_close(weight, copied.bfloat16())
+    assert all(c.grad is None for c in optimizer.copies), "they would take memory"
 
 
 @pytest.mark.parametrize(
@@ -426,7 +480,8 @@ def test_run_requires_the_tuning_and_skips_finished_runs(tmp_path, monkeypatch, 
     assert algorithms.main(["run", "before/GuessTheNumber", *folders]) == 0
     (path,) = (tmp_path / "out").glob("*/*.json")
     assert json.loads(path.read_text())["run"]["name"] == "before/GuessTheNumber-v0-easy"
-    assert "1 runs in" in capfd.readouterr().out
+    shown = capfd.readouterr().out
+    assert "1 runs in" in shown and "tokens/s, time: generation " in shown
     assert algorithms.main(["run", "before/GuessTheNumber", *folders]) == 0
     assert "0 runs in" in capfd.readouterr().out
     recorded = path.read_bytes()
@@ -442,11 +497,37 @@ def test_run_requires_the_tuning_and_skips_finished_runs(tmp_path, monkeypatch, 
     assert (tmp_path / "work" / "reproduced" / "before").is_dir()
     more = ["before/Hangman", "before/TowerofHanoi", "--lanes", "2"]
     assert algorithms.main(["run", *more, *folders]) == 0
-    assert "2 runs in" in capfd.readouterr().out
+    shown = capfd.readouterr().out
+    assert "2 runs in" in shown and "updates/min" in shown and "generation" not in shown
     results = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("*/*.json")]
     assert sorted(result["lanes"] for result in results) == [1, 2, 2]
     with pytest.raises(ConfigError, match="no run name starts with"):
         algorithms.main(["reproduce", "nothing/", *folders])
+
+
+def test_failure_of_one_run_does_not_end_the_other_lanes(tmp_path, monkeypatch, capfd):
+    """Here, a damaged result of another run, and a file at the place of a folder."""
+
+    async def train_run(self, run):
+        await asyncio.sleep(0.1)
+        evaluation = {"success": 0.0, "return": 0.0, "turns": 1.0}
+        return {"evaluation": evaluation, "clock": {}, "curve": {}, "seconds": 1.0}
+
+    monkeypatch.setattr(algorithms_training.Trainer, "train_run", train_run)
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "other.json").write_text('{"model":')
+    (tmp_path / "file").touch()
+    names = ["good/0", "damaged/0", "file/0", "good/1", "good/2"]
+    runs = queue.Queue()
+    for name in names:
+        runs.put(replace(short("rebn"), name=name))
+    sizes = {"slots": 2, "room": 512, "context": 64, "workers": 1, "lanes": 2}
+    settings = algorithms_workers.Worker("tiny", tmp_path, tmp_path, **sizes, deadline=float("inf"))
+    algorithms_workers.run_worker(settings, runs)
+    shown = capfd.readouterr()
+    assert sorted(path.name for path in tmp_path.glob("good/*")) == ["0.json", "1.json", "2.json"]
+    assert all(f"good/{i}: success 0.0%" in shown.out for i in range(3))
+    assert all(f"{name}/0 failed: Traceback" in shown.err for name in ("damaged", "file"))
 
 
 def test_program_starts_again_with_a_fixed_hash_seed(monkeypatch):
@@ -579,6 +660,21 @@ def test_tables_contain_the_expected_rows():
     origin = algorithms_report.origin(known)
     assert origin.startswith("195 training runs (9 minutes in total) and 29 evaluations")
     assert "differ by 0.010 per token" in origin
+
+
+def test_lanes_count_as_concurrent_runs_without_shares_of_time():
+    alone = made_up_results()["speed/alone"]
+    clock = {"generation": 95.0, "environment": 0.0, "update": 5.0, "tokens": 1000}
+    with_lanes = {**alone, "clock": clock, "lanes": 3}
+
+    def row(*results):
+        return algorithms_report.speed(dict(enumerate(results))).splitlines()[-1].split(" | ")[1:]
+
+    assert row(with_lanes) == ["12", "1440", "368640", "1200", "", "", " |"]
+    # 10 s / 4 and 10 s / 12
+    assert row(alone, with_lanes) == ["4, 12", "720", "184320", "1800", "50%", "10%", "40% |"]
+    origin = algorithms_report.origin({"speed/alone": {**with_lanes, "seconds": 1440.0}})
+    assert origin.startswith("1 training runs (2 minutes in total)")
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,34 @@ def test_engine_failure_reaches_all_lanes_and_they_recover(pair, tiny, monkeypat
         assert all(e.failure is None for e in episodes)
 
 
+def test_engine_frees_cached_memory_when_the_gpu_is_full(pair, tiny, monkeypatch):
+    freed = []
+
+    def decode(*_):
+        raise torch.OutOfMemoryError("the GPU is full")
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(True))
+    monkeypatch.setattr(pair[0]._decoder, "decode", decode)
+    assert "the GPU is full" in str(play_one(pair[0], tiny[1], 1)[0].failure)
+    assert freed == [True]
+
+
+def test_turn_that_is_cancelled_while_it_waits_is_not_sampled(pair, tiny):
+    prompt, sampling = prompt_of(tiny[1]), Sampling(max_tokens=8)
+
+    async def generate_after_a_cancelled_turn():
+        await pair[0].pause()
+        cancelled = asyncio.ensure_future(pair[0].generate(prompt, sampling))
+        await asyncio.sleep(0.01)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        pair[0].resume()
+        return await pair[0].generate(prompt, sampling)
+
+    generation = asyncio.run(generate_after_a_cancelled_turn())
+    assert pair[0].tokens == len(generation.ids)
+
+
 def test_models_of_an_engine_must_have_the_same_shape(tiny):
     with pytest.raises(ConfigError, match="same shape"):
         ContinuousPolicy.for_models([tiny[0], tiny_qwen2()], tiny[1], **SIZES)

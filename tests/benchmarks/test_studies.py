@@ -402,10 +402,20 @@ def test_timed_runs_do_not_share_the_gpu_with_others(models, only, tmp_path):
         algorithms.main(arguments, **settings)
 
 
-def test_timed_runs_do_not_share_a_process(models, tmp_path):
+@pytest.mark.parametrize(
+    ("only", "message"),
+    [
+        ("speed/", "must not share its process; set --lanes 1"),
+        (
+            "scenarios/",
+            "SFT of scenarios/.* would block the other runs of its process; .*--lanes 1",
+        ),
+    ],
+)
+def test_runs_that_need_a_process_of_their_own_reject_lanes(models, tmp_path, only, message):
     settings = {"planned": studies_plan.plan(), "results": tmp_path}
-    arguments = ["run", "speed/", "--model", str(models / "small"), "--lanes", "2"]
-    with pytest.raises(ConfigError, match="must not share its process; set --lanes 1"):
+    arguments = ["run", only, "--model", str(models / "small"), "--lanes", "2"]
+    with pytest.raises(ConfigError, match=message):
         algorithms.main(arguments, **settings)
 
 
