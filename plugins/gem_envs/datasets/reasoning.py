@@ -174,14 +174,25 @@ def _dataset(
         return _datasets[key]
 
 
+_imported = 0
+"""The number of modules at the end of the last `_tame`; there are thousands, and it visits all."""
+
+
 def _tame() -> None:
-    """Make the library's modules print nothing, and stop one generator from computing for long."""
+    """Make the library's modules print nothing, and stop one generator from computing for long.
+
+    Some modules are only imported by the generator that needs them.
+    """
+    global _imported
+    if len(sys.modules) == _imported:
+        return
     for name, module in list(sys.modules.items()):
         if name.startswith("reasoning_gym."):
             vars(module).setdefault("print", _print_nothing)
     rule: Any = importlib.import_module("reasoning_gym.cognition.number_sequences").PatternRule
     if not hasattr(rule, "gem_apply"):
         rule.gem_apply, rule.apply = rule.apply, _apply_rule
+    _imported = len(sys.modules)
 
 
 def _print_nothing(*_: object, **__: object) -> None:
