@@ -433,7 +433,8 @@ def report() -> None:
     draw_curves(curves, FIGURE, band="range", smooth=3)
     text = with_tables(PAGE.read_text(encoding="utf-8"), TABLES, known)
     PAGE.write_text(text, encoding="utf-8")
-    print(f"wrote {PAGE} and {FIGURE}")
+    digests = {run.get("model", "unknown") for seeds in known.values() for run in seeds.values()}
+    print(f"wrote {PAGE} and {FIGURE}; first weights: {', '.join(sorted(digests))}")
 
 
 def _longest(trainer: str, seeds: dict[int, dict[str, Any]]) -> list[Path]:
@@ -454,10 +455,11 @@ def main() -> None:
     keep.add_argument("trainer", choices=TRAINERS)
     keep.add_argument("seed", type=int, help="the seed of the run")
     keep.add_argument("--alone", action="store_true", help="no other program used the GPU")
+    keep.add_argument("--model", default="", help="the digest of the first weights")
     commands.add_parser("report", help="write the tables and the figure")
     args = parser.parse_args()
     if args.command == "collect":
-        collect(Collect(args.folder, args.trainer, args.seed, args.alone))
+        collect(Collect(args.folder, args.trainer, args.seed, args.alone, args.model))
     else:
         report()
 

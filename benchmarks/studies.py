@@ -12,10 +12,8 @@
 `larger/` starts from the model of `larger_model.py`, all others from that of `warm-up`. A finished
 run is one small JSON file in benchmarks/results/studies.
 
-For one H200, use `--workers 4 --lanes 3 --room 40000`; scenarios/ and runs whose time is a result
-need `--lanes 1`. The lanes of a process take turns in Python, so runs with slow Python
-environments, such as rg:chain_sum, are faster with `--lanes 1 --workers 11`. With several lanes,
-the sampling is not seeded.
+`algorithms.py` describes `--workers`, `--lanes` and `--room`. scenarios/ and runs whose time is a
+result need one lane.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Args:
     max_turn_tokens: int = 24
     """token cap of one turn"""
     learning_rate: float | None = None
-    """learning rate of the policy; default: 1e-3 for the tiny model, 3e-5 for others"""
+    """learning rate of the policy; default: 1e-3 for `tiny`, else 3e-5; above 1B, 1e-6 is usual"""
     seed: int = 0
     """seed of the order of the dataset and of the critic; oat seeds vLLM with the clock"""
     out: str = "runs/oat_guess_the_number"
@@ -82,6 +82,7 @@ def main(args: Args) -> None:
         metrics=f"{args.out}/metrics.jsonl",
     )
     tiny, batch = args.model == "tiny", args.turns * args.gpus
+    rate, critic_rate = args.learning_rate, args.critic_learning_rate
     settings = PPOArgs(
         pretrain=model_path(args.model),
         gpus=args.gpus,
@@ -94,8 +95,8 @@ def main(args: Args) -> None:
         rollout_batch_size=batch,
         rollout_batch_size_per_device=args.turns,
         train_batch_size=batch,
-        learning_rate=args.learning_rate or (1e-3 if tiny else 3e-5),
-        critic_learning_rate=args.critic_learning_rate or (2e-3 if tiny else 3e-5),
+        learning_rate=(1e-3 if tiny else 3e-5) if rate is None else rate,
+        critic_learning_rate=(2e-3 if tiny else 3e-5) if critic_rate is None else critic_rate,
         lr_scheduler="constant",
         shm_size_mb=500,
         master_addr="127.0.0.1",

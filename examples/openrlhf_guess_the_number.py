@@ -41,7 +41,7 @@ class Args:
     max_turn_tokens: int = 24
     """token cap of one turn"""
     learning_rate: float | None = None
-    """learning rate; default: 2e-3 for the tiny model, 3e-5 for others"""
+    """learning rate; default: 2e-3 for the tiny model, else 3e-5; above 1B, 1e-6 is usual"""
     seed: int = 0
     """seed of sampling and of the order of the dataset"""
     out: str = "runs/openrlhf_guess_the_number"
@@ -68,7 +68,8 @@ class Args:
 
 def main(args: Args) -> None:
     tiny, out = args.model == "tiny", Path(args.out).absolute()
-    episodes = args.episodes or (128 if tiny else 256)
+    rate = (2e-3 if tiny else 3e-5) if args.learning_rate is None else args.learning_rate
+    episodes = (128 if tiny else 256) if args.episodes is None else args.episodes
     prompts = episodes // args.samples
     batches = min(args.seeds // prompts, args.updates)  # in one epoch
     if batches < 1:
@@ -87,7 +88,7 @@ def main(args: Args) -> None:
     settings = {
         "actor.model_name_or_path": model_path(args.model),
         "actor.num_gpus_per_node": 1,
-        "actor.adam.lr": args.learning_rate or (2e-3 if tiny else 3e-5),
+        "actor.adam.lr": rate,
         "actor.lr_scheduler": "constant",
         "algo.advantage.is_correction_level": args.correction,
         "algo.kl.init_coef": 0,

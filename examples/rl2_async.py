@@ -55,7 +55,7 @@ class Args:
     max_turn_tokens: int = 24
     """token cap of one turn"""
     learning_rate: float | None = None
-    """learning rate; default: 2e-3 for the tiny model, 3e-5 for others"""
+    """learning rate; default: 2e-3 for the tiny model, else 3e-5; above 1B, 1e-6 is usual"""
     out: str = "runs/rl2_async"
     """output folder; a second run appends to its metrics and episodes"""
     max_length: int = 16384
@@ -68,6 +68,8 @@ class Args:
 
 def main(args: Args) -> None:
     register_wrapper("uneven", Uneven)
+    default = 2e-3 if args.model == "tiny" else 3e-5
+    rate = default if args.learning_rate is None else args.learning_rate
     config = GemConfig(
         args.env,
         seeds=args.episodes * args.updates,
@@ -81,7 +83,7 @@ def main(args: Args) -> None:
     settings = [
         f"actor.model_name={model_path(args.model)}",
         f"actor.max_length_per_device={args.max_length}",
-        f"actor.lr={args.learning_rate or (2e-3 if args.model == 'tiny' else 3e-5)}",
+        f"actor.lr={rate}",
         f"train_data.prompts_per_rollout={args.episodes}",
         f"trainer.save_dir={args.out}/model",
         "trainer.experiment_name=async",

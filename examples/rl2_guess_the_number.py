@@ -40,7 +40,7 @@ class Args:
     max_turn_tokens: int = 24
     """token cap of one turn"""
     learning_rate: float | None = None
-    """learning rate; default: 2e-3 for the tiny model, 3e-5 for others"""
+    """learning rate; default: 2e-3 for the tiny model, else 3e-5; above 1B, 1e-6 is usual"""
     seed: int = 0
     """first seed to train on, in millions; SGLang seeds its own sampling"""
     out: str = "runs/rl2_guess_the_number"
@@ -53,7 +53,8 @@ class Args:
 
 def main(args: Args) -> None:
     tiny = args.model == "tiny"
-    episodes = args.episodes or (128 if tiny else 256)
+    rate = (2e-3 if tiny else 3e-5) if args.learning_rate is None else args.learning_rate
+    episodes = (128 if tiny else 256) if args.episodes is None else args.episodes
     prompts = episodes // args.samples
     seeds = args.seeds or prompts * args.updates
     config = GemConfig(
@@ -68,7 +69,7 @@ def main(args: Args) -> None:
     settings = [
         f"actor.model_name={model_path(args.model)}",
         f"actor.max_length_per_device={args.max_length}",
-        f"actor.lr={args.learning_rate or (2e-3 if tiny else 3e-5)}",
+        f"actor.lr={rate}",
         f"train_data.prompts_per_rollout={prompts}",
         f"train_data.responses_per_prompt={args.samples}",
         "rollout.dynamic_filtering=false",

@@ -39,14 +39,13 @@ class Args:
     samples: int = 2
     """episodes per seed; `grpo` and `rloo` need at least 2"""
     staleness: int = 0
-    """updates that generation may be ahead of training; 0 trains synchronously on one GPU, more
-    uses SkyRL's fully async trainer and a second GPU"""
+    """updates that generation may be ahead of training; above 0, fully async on two GPUs"""
     max_turn_tokens: int = 24
     """token cap of one turn"""
     max_context: int = 640
     """token cap of prompt and generation together"""
     learning_rate: float | None = None
-    """learning rate; default: 2e-3 for the tiny model, 3e-5 for others"""
+    """learning rate; default: 2e-3 for the tiny model, else 3e-5; above 1B, 1e-6 is usual"""
     seed: int = 0
     """seed of sampling and of the order of the prompts"""
     validate: int = 0
@@ -57,8 +56,10 @@ class Args:
     """share of the GPU memory for vLLM"""
     eager: bool = False
     """do not compile vLLM's model: it starts faster and generates more slowly"""
+    save_every: int = 0
+    """updates between two checkpoints, in checkpoints/ of the output folder; 0: none"""
     settings: tuple[str, ...] = ()
-    """more settings of SkyRL, such as trainer.ckpt_interval=10, which saves checkpoints"""
+    """more settings of SkyRL, such as trainer.gradient_checkpointing=false for small models"""
     out: str = "runs/skyrl_guess_the_number"
     """output folder; a second run resumes from the last checkpoint, or appends if there is none"""
 
@@ -76,16 +77,15 @@ def main(args: Args) -> None:
         metrics=str(out / "metrics.jsonl"),
     )
     tiny, asynchronous = args.model == "tiny", args.staleness > 0
-    learning_rate = args.learning_rate or (2e-3 if tiny else 3e-5)
-    episodes = args.episodes or (128 if tiny else 256)
+    rate = (2e-3 if tiny else 3e-5) if args.learning_rate is None else args.learning_rate
+    episodes = (128 if tiny else 256) if args.episodes is None else args.episodes
     prompts, micro_batch = episodes // args.samples, math.gcd(args.micro_batch, episodes)
     model = model_path(args.model)
     if AutoConfig.from_pretrained(model).tie_word_embeddings:
-        # SkyRL's FSDP workers separate tied weights, and vLLM does not
-        model = save_untied(model, str(out / "model"))
+        model = save_untied(model, str(out / "model"))  # FSDP's workers separate tied weights
     settings = [
         f"trainer.policy.model.path={model}",
-        f"trainer.policy.optimizer_config.lr={learning_rate}",
+        f"trainer.policy.optimizer_config.lr={rate}",
         "trainer.algorithm.use_kl_loss=false",
         # SkyRL's async trainer compares with the logprobs of the sampler
         f"trainer.algorithm.policy_loss_type={'rollout_is' if asynchronous else 'regular'}",
@@ -105,7 +105,7 @@ def main(args: Args) -> None:
         f"trainer.seed={args.seed}",
         "trainer.eval_before_train=false",
         f"trainer.eval_interval={10 if args.validate else -1}",
-        "trainer.ckpt_interval=0",  # no checkpoints
+        f"trainer.ckpt_interval={args.save_every}",
         f"trainer.ckpt_path={out}/checkpoints",
         f"trainer.export_path={out}/exports",
         f"trainer.log_path={out}/logs",
@@ -120,7 +120,7 @@ def main(args: Args) -> None:
     ]
     if config.needs_values:
         settings.append(f"trainer.critic.model.path={model}")
-        settings.append(f"trainer.critic.optimizer_config.lr={learning_rate}")
+        settings.append(f"trainer.critic.optimizer_config.lr={rate}")
     train(config, [*settings, *args.settings])
     print(f"metrics: {out}/metrics.jsonl")
     print(f"next: gem-rl plot {out}; gem-rl view {out}/episodes.jsonl")

@@ -44,7 +44,7 @@ class Args:
     max_turn_tokens: int = 24
     """token cap of one turn"""
     learning_rate: float | None = None
-    """learning rate; default: 2e-3 for the tiny model, 3e-5 for others"""
+    """learning rate; default: 2e-3 for the tiny model, else 3e-5; above 1B, 1e-6 is usual"""
     seed: int = 0
     """seed of sampling and of the order of the dataset"""
     out: str = "runs/trl_guess_the_number"
@@ -67,7 +67,8 @@ class Args:
 
 def main(args: Args) -> None:
     tiny, gpu = args.model == "tiny", torch.cuda.is_available()
-    episodes = args.episodes or (128 if tiny else 256)
+    rate = (2e-3 if tiny else 3e-5) if args.learning_rate is None else args.learning_rate
+    episodes = (128 if tiny else 256) if args.episodes is None else args.episodes
     micro_batch = math.gcd(episodes, args.micro_batch or (256 if gpu else episodes))
     config = GemConfig(
         args.env,
@@ -85,7 +86,7 @@ def main(args: Args) -> None:
         gradient_accumulation_steps=episodes // micro_batch,
         num_generations=args.samples,
         max_completion_length=args.max_response,
-        learning_rate=args.learning_rate or (2e-3 if tiny else 3e-5),
+        learning_rate=rate,
         lr_scheduler_type="constant",
         loss_type="dapo",  # weights every trained token of an update equally
         use_vllm=args.vllm,

@@ -38,7 +38,7 @@ class Args:
     max_turn_tokens: int = 24
     """token cap of one turn"""
     learning_rate: float | None = None
-    """learning rate; default: 2e-3 for the tiny model, 3e-5 for others"""
+    """learning rate; default: 2e-3 for the tiny model, else 3e-5; above 1B, 1e-6 is usual"""
     seed: int = 0
     """seed of sampling and of the order of the dataset"""
     out: str = "runs/verl_guess_the_number"
@@ -59,7 +59,8 @@ class Args:
 
 def main(args: Args) -> None:
     tiny = args.model == "tiny"
-    episodes = args.episodes or (128 if tiny else 256)
+    rate = (2e-3 if tiny else 3e-5) if args.learning_rate is None else args.learning_rate
+    episodes = (128 if tiny else 256) if args.episodes is None else args.episodes
     config = GemConfig(
         args.env,
         seeds=args.seeds,
@@ -83,7 +84,7 @@ def main(args: Args) -> None:
         f"actor_rollout_ref.actor.ppo_mini_batch_size={prompts}",  # one optimizer step per batch
         "actor_rollout_ref.actor.use_dynamic_bsz=True",  # also for logprobs and the critic
         f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu={args.micro_batch_tokens}",
-        f"actor_rollout_ref.actor.optim.lr={args.learning_rate or (2e-3 if tiny else 3e-5)}",
+        f"actor_rollout_ref.actor.optim.lr={rate}",
         "critic.model.use_remove_padding=False",
         f"critic.ppo_max_token_len_per_gpu={args.micro_batch_tokens}",
         "actor_rollout_ref.rollout.name=vllm",

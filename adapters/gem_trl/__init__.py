@@ -46,7 +46,7 @@ ADAPTER = Adapter(
     ),
     status="ready",
     summary="a rollout function for GRPOTrainer, and gem's advantages instead of its own",
-    gpu="one H200: training, 1.7B parameters, conformance in bfloat16; "
+    gpu="one H200: training, one update at 1.7B parameters, conformance in bfloat16; "
     "TRL 1.16, vLLM 0.24, torch 2.11",
 )
 

@@ -33,7 +33,15 @@ from gem_trl.convert import Row, to_batch
 from gem_trl.logs import Evaluation, gather
 from gem_trl.updates import Batch, Updates, updates_of
 
-__all__ = ["EnginePolicy", "GemRollout", "is_sharded", "needs_lockstep", "play", "stop_ids"]
+__all__ = [
+    "EnginePolicy",
+    "GemRollout",
+    "is_sharded",
+    "load_weights_at_once",
+    "needs_lockstep",
+    "play",
+    "stop_ids",
+]
 
 
 class GemRollout:
@@ -130,6 +138,7 @@ class GemRollout:
         if self.updates is None or self.updates.trainer is not trainer:
             check_settings(trainer, self.config)
             _exclude_failed(trainer)
+            load_weights_at_once(trainer)
             self.updates = Updates(self.config, trainer, self.close)
             self.evaluation = Evaluation(trainer)
             trainer.add_callback(self.updates)
@@ -326,6 +335,36 @@ def _exclude_failed(trainer: Any) -> None:
 
     calculate_rewards.excludes_failed = True  # type: ignore[attr-defined]
     trainer._calculate_rewards = calculate_rewards
+
+
+def load_weights_at_once(trainer: Any) -> None:
+    """Let a colocated vLLM load all weights in one call.
+
+    TRL makes a call per parameter, and in every call vLLM walks over its whole model. Sharded and
+    LoRA weights are still loaded one by one, because TRL gathers or merges them during its loop.
+    """
+    generation = getattr(trainer, "vllm_generation", None)
+    parameters = getattr(generation, "_iter_named_params", None)  # of newer versions of TRL
+    if (
+        parameters is None
+        or generation.mode != "colocate"
+        or "_iter_named_params" in vars(generation)
+        or is_sharded(trainer)
+        or hasattr(generation.model, "peft_config")
+    ):
+        return
+
+    def load_all() -> Iterator[tuple[str, Any]]:
+        """Load the weights, and leave none for TRL's loop."""
+        try:
+            worker = generation.llm.llm_engine.model_executor.driver_worker
+            load = worker.model_runner.model.load_weights
+        except AttributeError:  # TRL knows where another version of vLLM has its model
+            return parameters()
+        load(parameters())
+        return iter(())
+
+    generation._iter_named_params = load_all
 
 
 def stop_ids(trainer: Any) -> frozenset[int]:

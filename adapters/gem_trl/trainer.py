@@ -9,7 +9,7 @@ Everything else is TRL's own code.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,6 @@ from trl import GRPOTrainer
 from trl.extras.profiling import profiling_context
 
 from gem_core.adapter_kit.batch import as_trained, check_sequence
-from gem_core.adapter_kit.patching import patched
 from gem_core.adapter_kit.settings import reject
 from gem_core.adapter_kit.trainer_rollout import try_environment
 from gem_core.errors import BatchMismatchError, ConfigError, MissingDependencyError
@@ -36,7 +35,7 @@ from gem_trl.convert import (
     turn_ratios,
 )
 from gem_trl.logs import gather, log_batch, log_lengths, log_table, separate_table
-from gem_trl.rollout import GemRollout, is_sharded, stop_ids
+from gem_trl.rollout import GemRollout, stop_ids
 from gem_trl.updates import updates_of
 
 __all__ = [
@@ -209,30 +208,8 @@ def _sync_weights(trainer: Any) -> None:
     """Give vLLM the current weights, as TRL does before it calls a rollout function."""
     if trainer.use_vllm and trainer.state.global_step != trainer._last_loaded_step:
         with profiling_context(trainer, "sync_weights"):  # as TRL does
-            load_weights(trainer.vllm_generation, is_sharded(trainer))
+            trainer.vllm_generation.sync_weights()
         trainer._last_loaded_step = trainer.state.global_step
-
-
-def load_weights(generation: Any, sharded: bool) -> None:
-    """Let TRL give vLLM the weights; a colocated vLLM gets all parameters in one call.
-
-    TRL makes a call per parameter, and in every call vLLM walks over its whole model. Parameters
-    that TRL gathers or merges for the time of a call stay as they are.
-    """
-    peft = hasattr(generation.model, "peft_config")
-    one_by_one = sharded or peft or not hasattr(generation, "_iter_named_params")
-    if generation.mode != "colocate" or one_by_one:
-        generation.sync_weights()
-        return
-    parameters = generation._iter_named_params
-
-    def load_all() -> Iterator[Any]:
-        executor = generation.llm.llm_engine.model_executor
-        executor.driver_worker.model_runner.model.load_weights(parameters())
-        return iter(())
-
-    with patched(generation, "_iter_named_params", load_all):
-        generation.sync_weights()
 
 
 def _dataset(config: GemConfig, seeds: Sequence[int]) -> Any:

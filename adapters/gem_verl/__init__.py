@@ -52,7 +52,7 @@ ADAPTER = Adapter(
     ),
     status="ready",
     summary="an agent loop, and trainers that compute advantages from turn rewards",
-    gpu="one H200: training, 1.7B parameters, conformance in bfloat16; "
+    gpu="one H200: training, one update at 1.7B parameters, conformance in bfloat16; "
     "verl 0.9.1, vLLM 0.24, torch 2.11",
 )
 

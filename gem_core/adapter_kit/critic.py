@@ -81,11 +81,7 @@ def _appended(episode: Episode, renderer: Renderer) -> tuple[int, ...]:
     """Return the last prompt and action, as they are, and the observation after them."""
     last = len(episode.turns) - 1
     action = episode.turns[last].action_ids
-    return (
-        *episode.prompt_ids(last),
-        *action,
-        *renderer.bridge([_next_message(episode)], action),
-    )
+    return (*episode.prompt_ids(last), *action, *renderer.bridge([_next_message(episode)], action))
 
 
 def _next_message(episode: Episode) -> Message:

@@ -130,8 +130,9 @@ def _fields(thing: Any, redactor: Redactor | None) -> dict[str, Any]:
 
 @cache
 def _defaults(kind: type) -> list[tuple[str, Any]]:
-    made = [(f, f.default_factory) for f in fields(kind)]
-    return [(f.name, f.default if make is MISSING else make()) for f, make in made]
+    """Return the name and default of each field; `MISSING`, which equals nothing, without one."""
+    factories = [(f, f.default_factory) for f in fields(kind)]
+    return [(f.name, f.default if make is MISSING else make()) for f, make in factories]
 
 
 def _without_secrets(episode: Episode, redactor: Redactor) -> Episode:

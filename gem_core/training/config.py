@@ -122,10 +122,7 @@ class TrainingConfig:
         self._check_estimator()
         for env_kwargs in (self.env_kwargs, {**self.env_kwargs, **self.eval_env_kwargs}):
             check_make(  # otherwise an unknown name would fail every episode
-                self.env_id,
-                wrappers=self.all_wrappers,
-                options=self.options,
-                env_kwargs=env_kwargs,
+                self.env_id, wrappers=self.all_wrappers, options=self.options, env_kwargs=env_kwargs
             )
         self._check_history()
         self._check_execution()

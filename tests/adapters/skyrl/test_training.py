@@ -302,7 +302,7 @@ def run_recipe(out: Path, *arguments: str) -> list[dict[str, Any]]:
 @pytest.mark.long
 def test_recipe_improves_the_model(tmp_path: Path) -> None:
     size = ("--updates", "40", "--episodes", "64")
-    metrics = run_recipe(tmp_path, *size, "--settings", "trainer.ckpt_interval=25")
+    metrics = run_recipe(tmp_path, *size, "--save-every", "25")
     success = [m["success"] for m in metrics]
     assert len(success) == 40
     saved = {path.name for path in (tmp_path / "checkpoints").glob("global_step_*")}
@@ -313,6 +313,6 @@ def test_recipe_improves_the_model(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_recipe_resumes_at_the_end_of_an_epoch(tmp_path: Path) -> None:
     """With one update per epoch, SkyRL saves after each, and skips an epoch when it resumes."""
-    size = ("--seeds", "8", "--episodes", "16", "--settings", "trainer.ckpt_interval=25")
+    size = ("--seeds", "8", "--episodes", "16", "--save-every", "25")
     assert len(run_recipe(tmp_path, *size, "--updates", "2")) == 2
     assert [m["step"] for m in run_recipe(tmp_path, *size, "--updates", "4")] == [0, 1, 2, 3]

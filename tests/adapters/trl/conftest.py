@@ -95,9 +95,7 @@ def with_logprobs() -> Callable[..., None]:
             return completions, logprobs
 
         trainer._generate_single_turn = generate_with_logprobs
-        trainer.vllm_generation = SimpleNamespace(
-            mode="server", model=trainer.model, sync_weights=lambda: None
-        )
+        trainer.vllm_generation = SimpleNamespace(sync_weights=lambda: None)
         trainer.use_vllm, trainer._last_loaded_step = True, -1  # TRL corrects for the logprobs
 
     return change

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -395,6 +396,27 @@ def test_a_value_of_the_wrong_type_is_rejected(tmp_path: Path, field: str, value
 def test_reading_a_missing_record_raises(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="cannot be opened"):
         list(read_episodes(tmp_path / "none.jsonl"))
+
+
+def test_a_record_can_be_read_from_a_pipe(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path / "run.jsonl") as writer:
+        writer.write_all([full_episode(), full_episode()])
+    with subprocess.Popen(["cat", tmp_path / "run.jsonl"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert len(list(read_episodes(f"/dev/fd/{process.stdout.fileno()}"))) == 2
+
+
+def test_episodes_before_an_error_are_recorded(tmp_path: Path) -> None:
+    def episodes() -> Iterator[Episode]:
+        yield full_episode()
+        raise ValueError("no more")
+
+    records = WorkerRecords("0")
+    path = tmp_path / "run.jsonl"
+    with pytest.raises(ValueError, match="no more"):
+        records.write(str(path), episodes())
+    assert len(list(read_episodes(path))) == 1
+    records.close()
 
 
 def test_second_writer_on_one_file_is_rejected(tmp_path: Path) -> None:
