@@ -75,6 +75,9 @@ def draw_panels(
                 banded = len(lines) <= MOST_BANDS or line == next(iter(lines))
                 entries[line.label] = _draw_curve(axes, line, curves, positions, width, banded)
             label = ylabel if isinstance(ylabel, str) else ylabel[title]
+            if label.startswith("success"):  # the band can be wider than the possible values
+                low, high = axes.get_ylim()
+                axes.set_ylim(max(low, -0.03), min(high, 1.03))
             first = i % columns == 0 or not isinstance(ylabel, str)
             axes.set(title=title, ylabel=label if first else "")
             if i + columns >= len(panels):
