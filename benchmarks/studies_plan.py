@@ -35,6 +35,11 @@ environments, and some algorithms collapsed with them on others, so there are no
 had one seed. Untrained models are now evaluated on more seeds, because all algorithms are compared
 with the same evaluation.
 
+Changed on 2026-11-19, when 208 runs were done (all of tuning/, before/, credit/ and speed/, and 56
+of algorithms/): several runs may share a process (`--lanes`). Their samples come from the same
+distribution up to rounding, but a run no longer draws them with its own seed; the tasks still
+follow from its seed. Every result file has the number of lanes.
+
 **horizon/** was added on 2026-11-16, when 72 runs of the other studies were done and none of its
 own. ReBN with γ = 1 on the corridors of `corridor.py`, five seeds, each run until it has sampled
 300,000 tokens. The horizon is 5 or 40 turns, or grows from 5 over 10 and 20 to 40: every 5 or 10
