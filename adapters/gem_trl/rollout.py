@@ -343,8 +343,8 @@ def load_weights_at_once(trainer: Any) -> None:
     TRL makes a call per parameter, and in every call vLLM walks over its whole model. Sharded and
     LoRA weights are still loaded one by one, because TRL gathers or merges them during its loop.
     """
-    generation = getattr(trainer, "vllm_generation", None)
-    parameters = getattr(generation, "_iter_named_params", None)  # of newer versions of TRL
+    generation: Any = getattr(trainer, "vllm_generation", None)
+    parameters: Any = getattr(generation, "_iter_named_params", None)  # of newer versions of TRL
     if (
         parameters is None
         or generation.mode != "colocate"
@@ -354,7 +354,7 @@ def load_weights_at_once(trainer: Any) -> None:
     ):
         return
 
-    def load_all() -> Iterator[tuple[str, Any]]:
+    def load_all() -> Any:
         """Load the weights, and leave none for TRL's loop."""
         try:
             worker = generation.llm.llm_engine.model_executor.driver_worker
