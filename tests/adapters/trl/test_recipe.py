@@ -10,7 +10,7 @@ from project import ROOT
 from recipes import METRICS, interrupt_recipe, run_recipe
 from reference_gradient import gradient_norms
 
-from gem_core.errors import UnknownNameError
+from gem_core.errors import ConfigError, UnknownNameError
 from gem_core.records.file import read_episodes
 from gem_core.training.metrics_file import read_metrics
 
@@ -37,6 +37,13 @@ def test_recipe_rejects_an_unknown_environment(tmp_path: Path) -> None:
     recipe = runpy.run_path(str(ROOT / "examples" / GUESS))
     with pytest.raises(UnknownNameError, match="did you mean 'game:GuessTheNumber-v0-easy'"):
         recipe["main"](recipe["Args"](out=str(tmp_path), env="game:GuesTheNumber-v0-easy"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_recipe_rejects_an_update_without_episodes(tmp_path: Path) -> None:
+    recipe = runpy.run_path(str(ROOT / "examples" / GUESS))
+    with pytest.raises(ConfigError, match="--episodes must be at least 1; got 0"):
+        recipe["main"](recipe["Args"](out=str(tmp_path), episodes=0))
     assert list(tmp_path.iterdir()) == []
 
 
