@@ -132,9 +132,9 @@ def _run_group(plan: Plan, group: Sequence[tuple[str, int]], deadline: float) ->
                 failed.append(name)
                 print(f"{name} ended with status {process.returncode}; see {folder}/log.txt")
                 if written:
-                    options = f"--model {digest_of(plan.model)}"
+                    options = f" --model={digest_of(plan.model)}"
                     options += "" if plan.together else " --alone"
-                    print(f"to keep its updates: {COLLECT} {folder} {trainer} {seed} {options}")
+                    print(f"to keep its updates: {COLLECT} {folder} {trainer} {seed}{options}")
             elif written:
                 collect(Collect(folder, trainer, seed, not plan.together, digest_of(plan.model)))
             else:

@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -70,7 +69,7 @@ def main() -> None:
     recipe = trl_stages.recipe
     recipe.load_model = lambda name, device: (model, tokenizer)
     with tempfile.TemporaryDirectory() as out:
-        recipe.main(recipe.Args("smollm2", updates=UPDATES, micro_batch=256, out=str(Path(out))))
+        recipe.main(recipe.Args("smollm2", updates=UPDATES, micro_batch=256, out=out))
     parts = {part: median(calls[1:]) for part, calls in seconds.items()}
     parts["gem's rows, checks, advantages and metrics"] = 2 * parts["all"] - sum(parts.values())
     parts["all"] = parts.pop("all")

@@ -99,23 +99,6 @@ def test_greedy_actions_equal_those_of_the_transformers_policy(tiny, policy, wra
     assert actions(ours) == actions(expected)
 
 
-def test_logprobs_equal_those_of_a_full_forward_pass(family):
-    model, tokenizer = family
-    checked = 0
-    for episode in play(ContinuousPolicy(model, tokenizer, slots=8, context=512), tokenizer):
-        assert episode.failure is None
-        for sequence in token_sequences(episode):
-            ids = torch.tensor([sequence.ids])
-            with torch.no_grad():
-                logprobs = model(ids).logits[0, :-1].float().log_softmax(-1)
-            expected = logprobs.gather(-1, ids[0, 1:, None])[:, 0]
-            for i, trained in enumerate(sequence.mask):
-                if trained:
-                    assert sequence.logprobs[i] == pytest.approx(expected[i - 1].item(), abs=1e-4)
-                    checked += 1
-    assert checked > 200
-
-
 def test_turn_prefills_only_what_its_episode_has_not_cached(tiny, policy, monkeypatch):
     """Also when all turns end at once, so the engine stops between two turns."""
     calls, prefill = [], policy._decoder.prefill

@@ -1,4 +1,4 @@
-"""Several models in one engine of `benchmarks/continuous.py`, on a CPU."""
+"""One and several models in an engine of `benchmarks/continuous.py`, on a CPU."""
 
 from __future__ import annotations
 
@@ -92,15 +92,16 @@ def check_logprobs(model, episodes):
     return checked
 
 
-def test_logprobs_of_each_lane_equal_a_forward_pass_of_its_model(models, tiny):
-    policies = ContinuousPolicy.for_models(models, tiny[1], **SIZES)
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_logprobs_of_each_lane_equal_a_forward_pass_of_its_model(models, tiny, lanes):
+    policies = ContinuousPolicy.for_models(models[:lanes], tiny[1], **SIZES)
     batches = play(policies, tiny[1], [12, 24])
     for model, policy, episodes in zip(models, policies, batches):
         assert check_logprobs(model, episodes) > 100
         assert policy.tokens == sum(len(t.action_ids) for e in episodes for t in e.turns)
         assert policy.seconds == policies[0].seconds > 0
     with pytest.raises(AssertionError):
-        check_logprobs(models[0], batches[1])
+        check_logprobs(models[lanes - 2], batches[-1])
 
 
 @pytest.mark.parametrize("wrappers", ["", "concat"])
