@@ -147,6 +147,8 @@ class Run:
     steps: Steps = Steps()
     lam: float = 0.95
     """GAE's lambda, for PPO."""
+    critic_batches: int = 0
+    """Batches of the first policy that train PPO's critic alone, before the first update."""
     mixture: tuple[Setting, ...] = ()
     """Environments that share each batch equally, instead of `setting`."""
     transfer: tuple[Setting, ...] = ()

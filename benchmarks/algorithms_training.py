@@ -160,6 +160,10 @@ class Trainer:
         rng = random.Random(run.seed)
         horizon = parse_horizon(run.horizon)
         curve: list[dict[str, Any]] = []
+        if critic is not None and critic_optimizer is not None:
+            for _ in range(run.critic_batches):
+                batch = await self.play_batch(run, rng, None, clock)
+                self.critic_advantages(batch, critic, critic_optimizer, run.gamma, run.lam)
         while len(curve) < run.updates and not _spent(curve, run.token_budget):
             step_began = time.time()
             turns = horizon([line["success"] for line in curve])

@@ -16,7 +16,7 @@ trainers without turn-level rewards do.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from statistics import fmean, pstdev
 from typing import Any
@@ -25,7 +25,15 @@ from gem_core import Env, Episode, Rollout, advantages, register, tasks_for
 from gem_core.policies.players import RandomPlayer
 from gem_core.training.advantage import register_estimator
 
-__all__ = ["ENVIRONMENTS", "PayLast", "PayLate", "PayNow", "separation", "separation_table"]
+__all__ = [
+    "ENVIRONMENTS",
+    "ESTIMATES",
+    "PayLast",
+    "PayLate",
+    "PayNow",
+    "separation",
+    "separation_table",
+]
 
 DOORS = ("red", "blue")
 RIGHT = (0, 1, 1, 0, 1, 0)
@@ -148,18 +156,38 @@ def _random_episodes(env: str, count: int) -> list[Episode]:
         return list(rollout.run_batch(tasks_for(f"credit:{env}-v0", range(count))))
 
 
+CREDITED = {"PayNow": range(len(RIGHT)), "PayLate": [0], "PayLast": [len(RIGHT) - 1]}
+"""The turns whose choice matters."""
+
+
+def exact_values(env: str, episode: Episode) -> list[float]:
+    """Return what a random player earns on average from each turn on, and 0 for the end."""
+    if env == "PayNow":
+        return [0.5 * (len(RIGHT) - turn) for turn in range(len(RIGHT) + 1)]
+    if env == "PayLate":
+        key = 3.0 * (DOORS[RIGHT[0]] in episode.turns[0].action)
+        return [1.5, *[key] * (len(RIGHT) - 1), 0.0]
+    return [*[0.5] * len(RIGHT), 0.0]
+
+
+def ppo(env: str, episodes: Sequence[Episode], lam: float, trained: bool) -> list[list[float]]:
+    """Return PPO's advantages, with a critic that knows the exact values or says 0."""
+    values = [exact_values(env, e) if trained else [0.0] * (len(RIGHT) + 1) for e in episodes]
+    return advantages(episodes, "gae", values=values, gamma=1.0, lam=lam, whiten=True)
+
+
 def separation(
-    env: str, estimator: str, gamma: float, turns: Sequence[int], count: int = 4000
+    env: str, estimate: Callable[[str, Sequence[Episode]], list[list[float]]], count: int = 4000
 ) -> float:
     """Return how far apart the advantages of right and wrong choices are, in deviations.
 
     A random player chooses. A batch of N choices finds the right door if this is well above
-    2 / sqrt(N). The mean over the given turns.
+    2 / sqrt(N). The mean over the turns whose choice matters.
     """
     episodes = _random_episodes(env, count)
-    per_turn = advantages(episodes, estimator, gamma=gamma)
+    per_turn = estimate(env, episodes)
     gaps = []
-    for turn in turns:
+    for turn in CREDITED[env]:
         by_choice: dict[bool, list[float]] = {True: [], False: []}
         for episode, own in zip(episodes, per_turn):
             right = DOORS[RIGHT[turn]] in episode.turns[turn].action
@@ -169,18 +197,23 @@ def separation(
     return fmean(gaps)
 
 
-CREDITED = {"PayNow": range(len(RIGHT)), "PayLate": [0], "PayLast": [len(RIGHT) - 1]}
-"""The turns whose choice matters."""
+ESTIMATES: dict[str, Callable[[str, Sequence[Episode]], list[list[float]]]] = {
+    "episode, γ = 1": lambda _, e: advantages(e, "episode"),
+    "ReBN, γ = 1": lambda _, e: advantages(e, "rebn", gamma=1.0),
+    "ReBN, γ = 0.9": lambda _, e: advantages(e, "rebn", gamma=0.9),
+    "ReBN, γ = 0.5": lambda _, e: advantages(e, "rebn", gamma=0.5),
+    "PPO, λ = 0.5, critic of 0": lambda env, e: ppo(env, e, lam=0.5, trained=False),
+    "PPO, λ = 0.5, exact critic": lambda env, e: ppo(env, e, lam=0.5, trained=True),
+    "PPO, λ = 0.95, critic of 0": lambda env, e: ppo(env, e, lam=0.95, trained=False),
+}
 
 
 def separation_table() -> str:
     """Return a Markdown table of how well each estimator tells right from wrong choices."""
-    settings = [("episode", 1.0), ("rebn", 1.0), ("rebn", 0.9), ("rebn", 0.5)]
-    columns = " | ".join(f"{name}, γ = {gamma:g}" for name, gamma in settings)
-    lines = [f"| Environment | {columns} |", "|---" * (1 + len(settings)) + "|"]
-    for env, turns in CREDITED.items():
-        gaps = [separation(env, estimator, gamma, turns) for estimator, gamma in settings]
-        lines.append(f"| {env} | " + " | ".join(f"{gap:.2f}" for gap in gaps) + " |")
+    lines = ["| | " + " | ".join(CREDITED) + " |", "|---" * (1 + len(CREDITED)) + "|"]
+    for name, estimate in ESTIMATES.items():
+        gaps = [separation(env, estimate) for env in CREDITED]
+        lines.append(f"| {name} | " + " | ".join(f"{gap:.2f}" for gap in gaps) + " |")
     return "\n".join(lines)
 
 

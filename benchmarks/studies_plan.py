@@ -20,6 +20,22 @@ table:
   observation and should learn at least as fast as γ = 1.
 - `PayLast`: ReBN learns faster than episode-level credit, with any discount.
 
+**critic/** was added on 2026-11-19, after all runs of credit/, to find out why PPO with λ = 0.5
+does badly there. `python benchmarks/credit.py` now also prints the separations of PPO. In `PayLate`
+it is 0.06 with a critic that says 0, as for ReBN with γ = 0.5, and 2.58 with the exact values. With
+λ = 0.95 it is 1.05 even with a critic of 0. So a critic that has not learned would be the reason.
+Three changes, one at a time, eight seeds each:
+
+- `PayLate`, with ten batches of the first policy that train the critic alone: learns faster than
+  PPO in credit/.
+- `PayLate`, with λ = 0.95: learns faster than PPO in credit/.
+- `PayLast`, without the coins: if a run loses the door again (its success, as the mean of 5
+  updates, ends 0.2 or more below its highest), then the noise is not the reason for the two runs of
+  credit/ that do.
+
+"Learns faster" compares the mean over all updates of the success in training: two exact permutation
+tests, at a false discovery rate of 5 %.
+
 **transfer/** ReBN on each of six environments and on their mixture, three seeds each, then
 evaluated on 18 others.
 
@@ -145,6 +161,7 @@ from algorithms_plan import (
 
 __all__ = [
     "ASYNC_SEEDS",
+    "CRITIC",
     "ENVIRONMENTS",
     "HORIZON_SEEDS",
     "LARGER_ON",
@@ -184,6 +201,12 @@ CREDIT = {
     "ppo-0.5": ("ppo", 1.0, 0.5),
 }
 """Estimator, discount and lambda of study 2."""
+CRITIC: dict[str, tuple[str, dict[str, object]]] = {
+    "PayLate-trained": ("PayLate", {"lam": 0.5, "critic_batches": 10}),
+    "PayLate-0.95": ("PayLate", {"lam": 0.95}),
+    "PayLast-quiet": ("PayLast", {"lam": 0.5}),
+}
+"""Environment and settings of the PPO runs of critic/; "quiet": without the coins."""
 TRAINED_ON = ("GuessTheNumber", "Hangman", "TowerofHanoi", "TextCraft", "chain_sum")
 CORRIDOR = Setting("horizon:Corridor-v0", tokens=12)
 SCHEDULES = {
@@ -231,6 +254,8 @@ def plan() -> list[Run]:
     for seed in range(SEEDS):
         runs += _credit(seed)
     for seed in range(SEEDS):
+        runs += _critic(seed)
+    for seed in range(SEEDS):
         runs += _ratio(seed)
     runs += [*_transfer(), *_horizon(), *async_runs("async/", ASYNC_SEEDS, 50)]
     more: dict[str, object] = {"updates": 40, "episodes": 64, "warm_up": False}
@@ -268,6 +293,16 @@ def _credit(seed: int) -> list[Run]:
         for name, (algorithm, gamma, lam) in CREDIT.items():
             title, more = f"credit/{env}-{name}-{seed}", {"gamma": gamma, "lam": lam}
             runs.append(_run(title, setting, algorithm, seed, episodes=64, **more))
+    return runs
+
+
+def _critic(seed: int) -> list[Run]:
+    runs = []
+    for name, (env, more) in CRITIC.items():
+        kwargs = {"noise": 0.0} if name.endswith("quiet") else {}
+        setting = Setting(f"credit:{env}-v0", kwargs, tokens=12)
+        more = {"gamma": 1.0, "episodes": 64, "warm_up": False, **more}
+        runs.append(_run(f"critic/{name}-{seed}", setting, "ppo", seed, **more))
     return runs
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
@@ -18,6 +19,7 @@ __all__ = [
     "FIXED",
     "TESTS",
     "draw",
+    "falls",
     "growing_against_fixed",
     "predictions",
     "results_table",
@@ -58,8 +60,12 @@ def unstable(result: Result) -> bool:
     """Whether the success ends 0.2 or more below its highest value at the same horizon."""
     curve = result["curve"]
     at_last = zip(curve["success"], curve["horizon"])
-    means = smooth([success for success, turns in at_last if turns == curve["horizon"][-1]])
-    complete = means[WINDOW - 1 :]  # means of five updates
+    return falls([success for success, turns in at_last if turns == curve["horizon"][-1]])
+
+
+def falls(success: Sequence[float]) -> bool:
+    """Whether the mean of five updates ends 0.2 or more below its highest."""
+    complete = smooth(success)[WINDOW - 1 :]
     return bool(complete) and max(complete) - complete[-1] >= 0.2
 
 

@@ -9,6 +9,7 @@ import random
 import sys
 import zipfile
 from dataclasses import asdict, replace
+from statistics import fmean
 
 import pytest
 import torch
@@ -16,10 +17,10 @@ from project import ROOT
 from tiny_qwen2 import tiny_qwen2, write_gguf
 from transformers import GPT2Config
 
-from gem_core import advantages, check_env, make, run_episode
+from gem_core import Rollout, advantages, check_env, make, run_episode, tasks_for
 from gem_core.errors import ConfigError
 from gem_core.policies import load_tiny
-from gem_core.policies.players import ExpertPlayer
+from gem_core.policies.players import ExpertPlayer, RandomPlayer
 from gem_core.policies.tiny import load_folder
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -61,14 +62,53 @@ def test_credit_environment_pays_the_expert(name):
 def test_predictions_of_the_plan_hold_for_the_estimators():
     """The order of the predictions, not the learning itself."""
 
-    def gap(env, estimator, gamma):
-        return credit.separation(env, estimator, gamma, credit.CREDITED[env], count=800)
+    def gap(env, name):
+        return credit.separation(env, credit.ESTIMATES[name], count=800)
 
-    assert gap("PayNow", "rebn", 0.5) > gap("PayNow", "rebn", 1.0) + 0.15
-    assert gap("PayNow", "rebn", 1.0) > gap("PayNow", "episode", 1.0) + 0.1
-    assert gap("PayLate", "rebn", 1.0) == pytest.approx(gap("PayLate", "episode", 1.0), abs=0.15)
-    assert gap("PayLate", "rebn", 0.5) < 0.2
-    assert gap("PayLast", "rebn", 0.5) > gap("PayLast", "episode", 1.0) + 0.3
+    assert gap("PayNow", "ReBN, γ = 0.5") > gap("PayNow", "ReBN, γ = 1") + 0.15
+    assert gap("PayNow", "ReBN, γ = 1") > gap("PayNow", "episode, γ = 1") + 0.1
+    undiscounted = gap("PayLate", "episode, γ = 1")
+    assert gap("PayLate", "ReBN, γ = 1") == pytest.approx(undiscounted, abs=0.15)
+    assert gap("PayLate", "ReBN, γ = 0.5") < 0.2
+    assert gap("PayLast", "ReBN, γ = 0.5") > gap("PayLast", "episode, γ = 1") + 0.3
+    assert gap("PayLate", "PPO, λ = 0.5, critic of 0") < 0.2
+    assert gap("PayLate", "PPO, λ = 0.5, exact critic") > 2
+    assert gap("PayLate", "PPO, λ = 0.95, critic of 0") > 0.8
+
+
+def test_exact_values_are_the_mean_returns_of_a_random_player():
+    for env in credit.ENVIRONMENTS:
+        tasks = tasks_for(f"credit:{env}-v0", range(400), env_kwargs={"noise": 0.0})
+        with Rollout(RandomPlayer()) as rollout:
+            episodes = rollout.run_batch(tasks)
+        values = [credit.exact_values(env, e) for e in episodes]
+        for turn in range(7):
+            left = [sum(e.rewards[turn:]) - v[turn] for e, v in zip(episodes, values)]
+            assert fmean(left) == pytest.approx(0, abs=0.3)
+            assert values[0][-1] == 0
+
+
+def test_critic_trains_before_the_first_update(trainer, monkeypatch):
+    """Then the first update has the critic's advantages, but the weights of the start."""
+    weights, counts = [], []
+    update, train = trainer.update, trainer.critic_advantages
+
+    def watched(batch, *args):
+        counts.append(len(batch))
+        return train(batch, *args)
+
+    def updated(*args):
+        weights.append({n: p.clone() for n, p in trainer.model.state_dict().items()})
+        return update(*args)
+
+    monkeypatch.setattr(trainer, "critic_advantages", watched)
+    monkeypatch.setattr(trainer, "update", updated)
+    sizes = {"updates": 1, "episodes": 8, "rate": 1e-3, "evaluated": 4, "critic_batches": 2}
+    result = trainer.train(
+        algorithms_plan.Run("test/critic", algorithms_plan.GUESS, "ppo", **sizes)
+    )
+    assert counts == [8, 8, 8] and len(result["curve"]["value_loss"]) == 1
+    assert all(torch.equal(p, trainer.base[n]) for n, p in weights[0].items())
 
 
 def test_plan_has_distinct_runs_with_equal_budgets():
@@ -78,7 +118,8 @@ def test_plan_has_distinct_runs_with_equal_budgets():
         json.dumps(asdict(run))
         assert run.episodes % (run.samples * max(1, len(run.mixture))) == 0
         assert run.seed < studies_plan.SEEDS or run.name.startswith("tuning/")
-    for study, count in (("algorithms", 7 * 6), ("credit", 3 * 4), ("ratio", 3 * 3)):
+    counts = {"algorithms": 7 * 6, "credit": 3 * 4, "critic": 3, "ratio": 3 * 3}
+    for study, count in counts.items():
         cells = {run.cell for run in plan if run.name.startswith(f"{study}/")}
         assert len(cells) == count
     for name in studies_plan.ENVIRONMENTS:

@@ -29,6 +29,7 @@ from studies_report import (
     claims,
     comparison,
     credit,
+    critic,
     horizon,
     larger,
     scenarios,
@@ -98,6 +99,8 @@ def rebn_wins(run: Run) -> float:
         if name.startswith("PayLate"):
             own = late.get(name.rpartition("-")[0].partition("-")[2], own)
         return own + noise
+    if study == "critic":
+        return (0.4 if name.startswith("PayLate") else 0.6) + noise
     if study == "transfer":
         return 0.0 if name == "none" else 0.1
     if study == "async":
@@ -170,6 +173,20 @@ def test_predictions_about_credit_are_judged(complete: Results) -> None:
     reverse = made_up(lambda run: -rebn_wins(run))
     judged = {p: verdict for p, (_, verdict) in credit.verdicts(reverse).items()}
     assert {v for p, v in judged.items() if p.kind == "faster"} == {"does not hold"}
+
+
+def test_reasons_of_ppo_are_judged(complete: Results) -> None:
+    table = critic.results_table(complete)
+    assert table.count("| holds |") == 2 and "| 0 of 8 runs; in credit/ 0 of 8 | open |" in table
+    lost = {
+        name: {**result, "curve": {"success": [0.9] * 20 + [0.1] * 10}}
+        for name, result in complete.items()
+        if name.startswith("critic/PayLast")
+    }
+    table = critic.results_table({**complete, **lost})
+    assert "| 8 of 8 runs; in credit/ 0 of 8 | holds |" in table
+    assert critic.results_table({}) == "No run is done."
+    assert critic.results_table(lost).count("| fewer than four seeds | open |") == 2
 
 
 def test_claims_follow_from_complete_results(complete: Results) -> None:
