@@ -57,6 +57,8 @@ class Args:
 
 
 def main(args: Args) -> None:
+    if args.rounds < 1 or args.episodes < 1:
+        raise gem.ConfigError(f"--rounds and --episodes must be at least 1; got {args}")
     gem.make(args.env).close()  # an unknown environment raises before the model is loaded
 
     # The model, as a policy that samples token ids

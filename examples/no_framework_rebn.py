@@ -62,8 +62,8 @@ def main(args: Args) -> None:
     needs = estimators.get(args.advantage).needs
     if "values" in needs or ("groups" in needs and args.samples < 2):
         raise gem.ConfigError(f"{args.advantage} needs a critic or --samples 2; use rebn")
-    if args.seeds < args.episodes // args.samples:
-        raise gem.ConfigError(f"an update needs --episodes / --samples seeds; got {args.seeds}")
+    if args.updates < 1 or not 1 <= args.episodes // args.samples <= args.seeds:
+        raise gem.ConfigError(f"--updates or --episodes below 1, or --seeds too few: {args}")
 
     # The model, as a policy that samples token ids
     device = "cuda" if torch.cuda.is_available() and args.model != "tiny" else "cpu"

@@ -109,6 +109,8 @@ def main(args: Args) -> None:
         "trainer.resume_mode=disable",
         "trainer.logger=[console]",
         "trainer.n_gpus_per_node=1",
+        # each reserves a core; verl's default of 8 does not fit on a machine with 8 cores
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units=2",
     ]
     train(config, settings)
     print(f"metrics: {args.out}/metrics.jsonl")

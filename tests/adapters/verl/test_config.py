@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import torch
 from gem_conformance import CASES
 from gem_conformance.golden import END, failed_episode
@@ -22,6 +23,7 @@ from gem_core.errors import ConfigError, UnknownNameError
 from gem_core.policies import tiny_model_path
 from gem_verl import GemConfig, GemDataset
 from gem_verl.channel import token_rewards
+from gem_verl.checks import check_cores
 from gem_verl.config import check_settings, hydra_config, read_config
 from gem_verl.convert import to_batch
 
@@ -57,6 +59,38 @@ def test_fewer_seeds_than_a_batch_are_rejected() -> None:
     more = "data.train_batch_size=1024"
     check(GemConfig(ECHO, seeds=8, eval_seeds=8), more, "trainer.val_only=True")
     check(GemConfig(ECHO, seeds=8), more, "data.custom_cls.name=Own")  # has rows of its own
+
+
+def test_batch_without_seeds_is_rejected() -> None:
+    with pytest.raises(ConfigError, match="train_batch_size must be a whole number of at least 1"):
+        check(GemConfig(ECHO, seeds=8), "data.train_batch_size=0")
+
+
+def test_fewer_cores_than_verl_reserves_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise verl waits forever: 8 storage units, 3 cores for each of 8 GPUs, and 2 more."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    queue = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
+    cores, one = "ray_kwargs.ray_init.num_cpus", "trainer.n_gpus_per_node=1"
+    config = GemConfig(ECHO, seeds=8)
+    for needed, settings in (
+        (34, []),
+        (13, [one]),
+        (7, [one, f"{queue}=2"]),
+        (10, [one, "trainer.nnodes=2", f"{queue}=2"]),
+    ):
+        with pytest.raises(ConfigError, match=f"{needed - 1} cores, but verl reserves {needed}"):
+            check_cores(settings_of(config, *settings, f"{cores}={needed - 1}"))
+        check_cores(settings_of(config, *settings, f"{cores}={needed}"))
+    check_cores(settings_of(config, "trainer.use_v1=False", f"{cores}=1"))
+    check_cores(settings_of(config, f"{cores}=1", "+ray_kwargs.ray_init.address=auto"))
+    monkeypatch.setattr("ray._private.utils.get_num_cpus", lambda: 4.0)
+    with pytest.raises(ConfigError, match="Ray has 4 cores"):
+        check_cores(settings_of(config))
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 33.0})
+    with pytest.raises(ConfigError, match="Ray has 33 cores, but verl reserves 34"):
+        check_cores(settings_of(config, f"{cores}=64"))
 
 
 def test_evaluation_seeds_need_an_interval() -> None:
