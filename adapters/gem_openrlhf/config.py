@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from gem_core.adapter_kit.declaration import require
-from gem_core.adapter_kit.settings import Rejection, few_samples, long_turns, reject
+from gem_core.adapter_kit.settings import Rejection, few_samples, long_turns, reject, too_small
 from gem_core.errors import ConfigError
 from gem_core.training.config import TrainingConfig
 from gem_core.types import Task
@@ -107,6 +107,7 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
     critic = settings.critic.num_nodes * settings.critic.num_gpus_per_node if own_critic else 0
     batch = settings.rollout.batch_size * settings.rollout.n_samples_per_prompt
     rejections: list[Rejection] = [
+        too_small("--train.batch_size", settings.train.batch_size, 1),
         (
             algo.advantage.estimator not in ("reinforce", "gae")
             or (config is not None and algo.advantage.estimator != estimator_flag(config)),
@@ -182,7 +183,7 @@ def check_settings(settings: Any, config: GemConfig | None, gpus: int) -> None:
             "--ds.zero_stage 2 and remove the others, or train without LoRA",
         ),
         (
-            settings.train.dynamic_batch_enable and bool(batch % settings.train.batch_size),
+            settings.train.dynamic_batch_enable and batch % max(settings.train.batch_size, 1) > 0,
             f"--train.dynamic_batch_enable with --train.batch_size {settings.train.batch_size} "
             f"drops the rest of {batch} episodes (--rollout.batch_size times "
             "--rollout.n_samples_per_prompt); set it to a divisor, or remove the flag",

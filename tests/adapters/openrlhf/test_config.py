@@ -146,6 +146,7 @@ class TestSettings:
         ("name", "value", "message"),
         [
             ("algo.advantage.estimator", "gae", "GemConfig\\(advantage"),
+            ("train.batch_size", 0, "train.batch_size must be a whole number of at least 1"),
             ("algo.advantage.lambd", 0.9, "'lam': ..."),
             pytest.param(
                 "algo.advantage.gamma",
