@@ -6,7 +6,7 @@
 
 A run is TRAINER:SEED; RL2's engine draws a seed of its own. Most trainers need an environment of
 their own: `--python verl=PATH` names its interpreter, or a script that sets variables and starts
-it. The metrics of each run go to benchmarks/results/gpu, as by `gpu_report.py collect`. Runs that
+it. The metrics of each run go to benchmarks/results/gpu, as by `gpu_runs.py`. Runs that
 are made --together have no times in the report.
 """
 
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_report import Collect, collect, kept_run
+from gpu_runs import Collect, collect, kept_run
 
 from gem_core import GemError
 from gem_core.errors import ConfigError
@@ -54,7 +54,7 @@ SMALLER = {
     "skyrl": ["--micro-batch", "32"],
 }
 """Settings of runs that share the memory of the GPU. They do not change the gradient."""
-COLLECT = "python benchmarks/gpu_report.py collect"
+COLLECT = "python benchmarks/gpu_runs.py"
 
 
 @dataclass

@@ -1,15 +1,6 @@
-"""Make the tables and the figure of docs/gpu.md from the runs of the recipes on a GPU.
+"""Make the tables and the figure of docs/gpu.md from the runs that `gpu_runs.py` keeps.
 
-    python benchmarks/gpu_report.py collect runs/trl0 trl 0 --alone  # keep a run: trainer, seed
-    python benchmarks/gpu_report.py report
-
-`collect` reads metrics.jsonl and, if they are there, episodes.jsonl, log.txt (the output of the
-recipe), stages.json (`trl_stages.py`, `engine_curve.py`) and gpu.csv, the samples of
-
-    nvidia-smi --query-gpu=timestamp,utilization.gpu,memory.used \
-        --format=csv,noheader,nounits -lms 250
-
-`--alone`: no other program used the GPU; only the times of such runs are in the table.
+python benchmarks/gpu_report.py
 """
 
 from __future__ import annotations
@@ -18,65 +9,24 @@ import argparse
 import json
 import re
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import combinations
 from math import comb
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
+import gpu_runs
+from gpu_runs import TRAINERS, runs
 from report_tables import markdown, with_tables
 
-from gem_core import GemError, read_episodes
+from gem_core import GemError
 from gem_core.errors import ConfigError
-from gem_core.training.metrics_file import read_metrics
 from gem_eval.curves import draw_curves
 
 ROOT = Path(__file__).parents[1]
-RESULTS = Path(__file__).parent / "results" / "gpu"
 PAGE = ROOT / "docs" / "gpu.md"
 FIGURE = ROOT / "docs" / "images" / "gpu_curves.svg"
-TRAINERS = {
-    "engine": "plain torch engine",
-    "trl": "TRL",
-    "verl": "verl",
-    "openrlhf": "OpenRLHF",
-    "oat": "oat",
-    "rl2": "RL2",
-    "skyrl": "SkyRL",
-}
-STAGES = {
-    "verl": {
-        r"timing_s/gen:": "rollout",
-        r"timing_s/old_log_prob:": "old logprobs",
-        r"timing_s/adv:": "advantages",
-        r"timing_s/update_actor:": "update",
-        r"timing_s/update_weights:": "weight sync",
-    },
-    "openrlhf": {
-        r"'timing/generation': ": "rollout",
-        r"'timing/make_experience': ": "logprobs and advantages",
-        r"'timing/ppo_train': ": "update",
-        r"'timing/broadcast': ": "weight sync",
-    },
-    "rl2": {
-        r"timing/rollout ": "rollout",
-        r"timing/compute_logps ": "old logprobs",
-        r"timing/compute_advantages ": "advantages",
-        r"timing/update_actor ": "update",
-        r"timing/update_rollout ": "weight sync",
-    },
-    "skyrl": {
-        r"Finished: 'generate', time cost: ": "rollout",
-        r"Finished: 'fwd_logprobs_values_reward', time cost: ": "old logprobs",
-        r"Finished: 'compute_advantages_and_returns', time cost: ": "advantages",
-        r"Finished: 'policy_train', time cost: ": "update",
-        r"Finished: 'sync_weights', time cost: ": "weight sync",
-    },
-}
-"""What a trainer's log calls its stages."""
 TRAINING = ("old logprobs", "logprobs and advantages", "advantages", "update")
 """The stages between rollout and weight sync."""
 LEARNING = 0.45
@@ -85,133 +35,6 @@ PARTS = ((0, 3), (5, 8), (10, 13), (15, 18), (19, 22), (22, 25))
 """The updates of the table of success: first, and the one after the last."""
 NORMS = 9
 """The number of updates whose gradient norms are averaged."""
-
-
-@dataclass
-class Collect:
-    """A run of a recipe to keep in benchmarks/results/gpu."""
-
-    folder: Path
-    """The output folder of the recipe."""
-    trainer: str
-    """One of `TRAINERS`."""
-    seed: int
-    alone: bool = False
-    """Whether no other program used the GPU."""
-    model: str = ""
-    """The digest of the first weights, if it is known."""
-
-
-def kept_run(trainer: str, seed: int) -> Path:
-    """Return the folder of a run in the results."""
-    return RESULTS / "curves" / trainer / str(seed)
-
-
-def collect(args: Collect) -> None:
-    """Write the metrics of a run without those per turn, and run.json."""
-    if args.trainer not in TRAINERS:
-        raise ConfigError(f"unknown trainer {args.trainer!r}; expected: {', '.join(TRAINERS)}")
-    updates = read_metrics(args.folder)
-    run: dict[str, Any] = {"alone": args.alone}
-    if args.model:
-        run["model"] = args.model
-    if args.alone:
-        per_update = round(updates[0]["episodes"])
-        run["rollout"] = rollout_seconds(args.folder / "episodes.jsonl", per_update)
-        run["stages"] = stages_of(args.folder, args.trainer, len(updates))
-        run["gpu_busy"] = gpu_busy(args.folder / "gpu.csv", sum(u["seconds"] for u in updates[1:]))
-    out = kept_run(args.trainer, args.seed)
-    out.mkdir(parents=True, exist_ok=True)
-    kept = [{k: v for k, v in u.items() if not k.startswith("turn/")} for u in updates]
-    lines = "".join(json.dumps(u) + "\n" for u in kept)
-    (out / "metrics.jsonl").write_text(lines, encoding="utf-8")
-    (out / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
-    print(f"{len(updates)} updates in {out}")
-
-
-def rollout_seconds(path: Path, per_update: int) -> float | None:
-    """Return the median, over all updates but the first, of the longest episode's seconds.
-
-    The episodes of an update begin together.
-    """
-    if not path.exists():
-        return None
-    longest = defaultdict[int, float](float)
-    for i, e in enumerate(read_episodes(path)):
-        update = e.final_info.get("update", i // per_update)
-        longest[update] = max(longest[update], e.seconds)
-    later = [longest[update] for update in sorted(longest)[1:]]
-    return round(median(later), 3) if later else None
-
-
-def stages_of(folder: Path, trainer: str, updates: int) -> dict[str, float]:
-    """Return the median seconds of each stage that the trainer itself measures."""
-    source = folder / ("stages.json" if trainer in ("engine", "trl") else "log.txt")
-    if not source.exists():
-        return {}
-    if trainer == "engine":
-        measured = json.loads(source.read_text(encoding="utf-8"))
-        return {name: _median(own[1:]) for name, own in measured.items() if len(own) > 1}
-    if trainer == "trl":
-        return trl_stages(source, updates)
-    text = source.read_text(encoding="utf-8", errors="replace")
-    names = STAGES.get(trainer, {})
-    seconds = {name: re.findall(rf"{key}([\d.e-]+)", text) for key, name in names.items()}
-    return {name: _median(map(float, own[1:])) for name, own in seconds.items() if len(own) > 1}
-
-
-def trl_stages(path: Path, updates: int) -> dict[str, float]:
-    """Return TRL's stages per update; a stage whose calls do not divide into updates is left out.
-
-    TRL calls the first two methods once per micro-batch, and vLLM once per turn.
-    """
-    calls = json.loads(path.read_text(encoding="utf-8"))
-    seconds = {name.partition(".")[2]: own for name, own in calls.items()}
-    names = {
-        "_prepare_inputs": "rollout and logprobs",
-        "vLLM.generate": "of these, generation",
-        "sync_weights": "of these, weight sync",
-        "compute_loss": "loss",
-    }
-    return {
-        name: _median(_per_update(seconds[call], updates)[1:])
-        for call, name in names.items()
-        if call in seconds and len(seconds[call]) % updates == 0
-    }
-
-
-def _per_update(seconds: list[float], updates: int) -> list[float]:
-    """Return the sum of the calls of each update."""
-    calls = len(seconds) // updates
-    return [sum(seconds[i : i + calls]) for i in range(0, calls * updates, calls)]
-
-
-def gpu_busy(path: Path, seconds: float) -> float | None:
-    """Return the mean utilization of the GPU over the last `seconds` before it became idle."""
-    if not path.exists():
-        return None
-    lines = path.read_text(encoding="utf-8").splitlines()
-    used = [int(line.split(",")[1]) for line in lines if line.count(",") == 2]
-    while used and used[-1] == 0:
-        used.pop()
-    kept = used[-max(1, int(seconds / 0.25)) :]
-    return round(fmean(kept) / 100, 3) if kept else None
-
-
-def _median(numbers: Iterable[float]) -> float:
-    return round(median(numbers), 2)
-
-
-def runs(folder: str = "curves") -> dict[str, dict[int, dict[str, Any]]]:
-    """Read the kept runs, by trainer and seed."""
-    known: dict[str, dict[int, dict[str, Any]]] = {}
-    for trainer in TRAINERS:
-        for path in sorted((RESULTS / folder / trainer).glob("*/run.json")):
-            text = (path.parent / "metrics.jsonl").read_text(encoding="utf-8")
-            updates = [json.loads(line) for line in text.splitlines()]
-            run = {**json.loads(path.read_text(encoding="utf-8")), "updates": updates}
-            known.setdefault(trainer, {})[int(path.parent.name)] = run
-    return known
 
 
 def speed_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
@@ -336,7 +159,7 @@ def earlier_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
 def large_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
     """Return what `large_shape.py` measured."""
     rows = []
-    for path in sorted(RESULTS.glob("large_*.json")):
+    for path in sorted(gpu_runs.RESULTS.glob("large_*.json")):
         run = json.loads(path.read_text(encoding="utf-8"))
         turns = ", ".join(map(str, run["turns"]))
         alone = run.get("alone", True)
@@ -352,7 +175,7 @@ def large_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
 def first_gradient_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
     """Return what `first_gradient.py` printed."""
     rows, names = [], list[str]()
-    text = (RESULTS / "first_gradient.jsonl").read_text(encoding="utf-8")
+    text = (gpu_runs.RESULTS / "first_gradient.jsonl").read_text(encoding="utf-8")
     for run in map(json.loads, text.splitlines()):
         trainer, _, seed = run["run"].rpartition("-")
         own = {name: cell for name, cell in run.items() if isinstance(cell, dict)}
@@ -365,7 +188,7 @@ def first_gradient_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
 def replays_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
     """Return the norms that `replay_run.py` printed, and how far apart the last ones are."""
     rows = []
-    for path in sorted((RESULTS / "replays").glob("*.jsonl")):
+    for path in sorted((gpu_runs.RESULTS / "replays").glob("*.jsonl")):
         text = path.read_text(encoding="utf-8")
         all_updates = [json.loads(line) for line in text.splitlines()]
         updates = all_updates[:NORMS]
@@ -389,7 +212,7 @@ def _range(shares: list[float]) -> str:
 def updates_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
     """Return the table of updates.json: other measurements, with settings written by hand."""
     rows = []
-    for run in json.loads((RESULTS / "updates.json").read_text(encoding="utf-8"))["runs"]:
+    for run in json.loads((gpu_runs.RESULTS / "updates.json").read_text(encoding="utf-8"))["runs"]:
         stages = ", ".join(f"{name} {seconds}" for name, seconds in run["stages"].items())
         seconds = str(round(median(run["seconds"]), 2))
         rows.append([run["trainer"], run["settings"], run["machine"], seconds, stages])
@@ -400,7 +223,7 @@ def updates_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
 def conformance_table(_: dict[str, dict[int, dict[str, Any]]]) -> str:
     """Return the outcome of `gem-rl conformance ADAPTER --device cuda --bfloat16`, from --out."""
     rows = []
-    for path in sorted((RESULTS / "conformance").glob("*.md")):
+    for path in sorted((gpu_runs.RESULTS / "conformance").glob("*.md")):
         lines = path.read_text(encoding="utf-8").splitlines()
         trainer = lines[0].strip("| ").rpartition("| ")[2]
         outcomes = [line.split(" | ")[1] for line in lines[2:]]
@@ -428,7 +251,7 @@ def report() -> None:
     """Write the figure, and the tables into the page."""
     known = runs()
     if not known:
-        raise ConfigError(f"{RESULTS / 'curves'} has no runs; `collect` keeps one")
+        raise ConfigError(f"{gpu_runs.RESULTS / 'curves'} has no runs; `gpu_runs.py` keeps one")
     curves = {TRAINERS[trainer]: _longest(trainer, own) for trainer, own in known.items()}
     draw_curves(curves, FIGURE, band="range", smooth=3)
     text = with_tables(PAGE.read_text(encoding="utf-8"), TABLES, known)
@@ -442,30 +265,14 @@ def _longest(trainer: str, seeds: dict[int, dict[str, Any]]) -> list[Path]:
     lengths = {seed: len(run["updates"]) for seed, run in seeds.items()}
     shared = [n for n in lengths.values() if sum(own >= n for own in lengths.values()) > 1]
     end = max(shared, default=0)
-    return [RESULTS / "curves" / trainer / str(seed) for seed, n in lengths.items() if n >= end]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(required=True, dest="command")
-    keep = commands.add_parser("collect", help="keep a run of a recipe")
-    keep.add_argument("folder", type=Path, help="the output folder of the recipe")
-    keep.add_argument("trainer", choices=TRAINERS)
-    keep.add_argument("seed", type=int, help="the seed of the run")
-    keep.add_argument("--alone", action="store_true", help="no other program used the GPU")
-    keep.add_argument("--model", default="", help="the digest of the first weights")
-    commands.add_parser("report", help="write the tables and the figure")
-    args = parser.parse_args()
-    if args.command == "collect":
-        collect(Collect(args.folder, args.trainer, args.seed, args.alone, args.model))
-    else:
-        report()
+    return [
+        gpu_runs.RESULTS / "curves" / trainer / str(seed) for seed, n in lengths.items() if n >= end
+    ]
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     try:
-        main()
+        report()
     except (GemError, OSError) as error:
         sys.exit(f"error: {error}")

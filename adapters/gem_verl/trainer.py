@@ -40,8 +40,9 @@ from gem_verl.batch import (
     session_of,
     stored,
 )
-from gem_verl.checks import check_cores, fixed_micro_batches
+from gem_verl.checks import fixed_micro_batches
 from gem_verl.config import AGENT, PREFIX, GemConfig, check_settings, hydra_config, read_config
+from gem_verl.cores import check_cores
 from gem_verl.critic import read_values, training_turn_starts
 from gem_verl.mini_batches import deal, optimizer_steps, padded_size
 from gem_verl.recorder import Recorder, interrupted_episodes, write_when_free

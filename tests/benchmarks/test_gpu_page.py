@@ -12,6 +12,7 @@ from project import ROOT
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import gpu_report as report
+import gpu_runs
 from report_tables import with_tables
 
 from gem_core import ConfigError
@@ -19,13 +20,13 @@ from gem_core import ConfigError
 
 def test_the_page_has_the_committed_figures() -> None:
     text = report.PAGE.read_text(encoding="utf-8")
-    assert with_tables(text, report.TABLES, report.runs()) == text
+    assert with_tables(text, report.TABLES, gpu_runs.runs()) == text
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The output folder of a run of two updates; results go to `tmp_path`."""
-    monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(gpu_runs, "RESULTS", tmp_path / "results")
     folder = tmp_path / "run"
     folder.mkdir()
     update = {"success": 0.5, "tokens": 100, "seconds": 2.0, "episodes": 4, "turn/0/return": 1.0}
@@ -40,13 +41,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_stages_of_verl_are_in_its_log(run: Path) -> None:
     steps = [f"step:{i} - timing_s/gen:{s} - timing_s/adv:0.5" for i, s in enumerate((9, 1.0, 2.0))]
     (run / "log.txt").write_text("\n".join(steps), encoding="utf-8")
-    report.collect(report.Collect(run, "verl", 0, alone=True))
-    kept = report.runs()["verl"][0]
+    gpu_runs.collect(gpu_runs.Collect(run, "verl", 0, alone=True))
+    kept = gpu_runs.runs()["verl"][0]
     assert kept["stages"] == {"rollout": 1.5, "advantages": 0.5}
     assert kept["gpu_busy"] == 0.25
     assert "turn/0/return" not in kept["updates"][0]
     row = "| verl | bfloat16 | 0 | 2.00 | 30 | 75% | 25% | 0% | 0% | 25% | 50 | rollout 1.5"
-    assert row in report.speed_table(report.runs())
+    assert row in report.speed_table(gpu_runs.runs())
 
 
 def test_stages_of_trl_are_summed_per_update(run: Path) -> None:
@@ -55,30 +56,30 @@ def test_stages_of_trl_are_summed_per_update(run: Path) -> None:
         "T.compute_loss": [9, 9, 0.2, 0.3, 0.2, 0.3],
     }
     (run / "stages.json").write_text(json.dumps(calls), encoding="utf-8")
-    report.collect(report.Collect(run, "trl", 1, alone=True))
-    assert report.runs()["trl"][1]["stages"] == {"rollout and logprobs": 1.1, "loss": 0.5}
-    assert "| 30 | 0% | 45% | 0% | 55% | 25% |" in report.speed_table(report.runs())
+    gpu_runs.collect(gpu_runs.Collect(run, "trl", 1, alone=True))
+    assert gpu_runs.runs()["trl"][1]["stages"] == {"rollout and logprobs": 1.1, "loss": 0.5}
+    assert "| 30 | 0% | 45% | 0% | 55% | 25% |" in report.speed_table(gpu_runs.runs())
 
 
 def test_stages_of_the_engine_are_lists(run: Path) -> None:
     stages = {"rollout": [9, 1.0, 1.2], "update": [9, 0.2, 0.4]}
     (run / "stages.json").write_text(json.dumps(stages), encoding="utf-8")
-    report.collect(report.Collect(run, "engine", 0, alone=True, model="0a1b"))
-    kept = report.runs()["engine"][0]
+    gpu_runs.collect(gpu_runs.Collect(run, "engine", 0, alone=True, model="0a1b"))
+    kept = gpu_runs.runs()["engine"][0]
     assert kept["stages"] == {"rollout": 1.1, "update": 0.3}
     assert kept["model"] == "0a1b"
 
 
 def test_a_run_beside_others_has_no_times(run: Path) -> None:
-    report.collect(report.Collect(run, "openrlhf", 2))
-    known = report.runs()
+    gpu_runs.collect(gpu_runs.Collect(run, "openrlhf", 2))
+    known = gpu_runs.runs()
     assert "OpenRLHF" not in report.speed_table(known)
     assert "| OpenRLHF | 3 | 50% (50% to 50%) |" in report.success_table(known)
 
 
 def test_an_unknown_trainer_is_an_error(run: Path) -> None:
     with pytest.raises(ConfigError, match="unknown trainer 'nemo'"):
-        report.collect(report.Collect(run, "nemo", 0))
+        gpu_runs.collect(gpu_runs.Collect(run, "nemo", 0))
 
 
 def test_the_largest_gap_is_that_of_any_three_updates_of_several_seeds() -> None:

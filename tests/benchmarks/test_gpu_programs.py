@@ -37,6 +37,7 @@ import engine_curve
 import first_gradient
 import gpu_curves
 import gpu_report
+import gpu_runs
 import replay_run
 
 
@@ -62,13 +63,13 @@ def test_engine_curve_plays_the_same_tasks_twice(tmp_path: Path) -> None:
 def test_gpu_curves_keeps_the_metrics_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gpu_report, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(gpu_runs, "RESULTS", tmp_path / "results")
     run = ["run", "tiny", "engine:3", "--updates", "1", "--out", str(tmp_path / "runs")]
     assert gpu_curves.main(run) == 0, (tmp_path / "runs" / "engine-3" / "log.txt").read_text()
-    kept = gpu_report.runs()["engine"][3]
+    kept = gpu_runs.runs()["engine"][3]
     assert kept["alone"]
     assert len(kept["updates"]) == 1
-    gpu_report.speed_table(gpu_report.runs())  # one update gives no time
+    gpu_report.speed_table(gpu_runs.runs())  # one update gives no time
     with pytest.raises(ConfigError, match="engine-3 exists already"):
         gpu_curves.main(run)
 
@@ -76,18 +77,18 @@ def test_gpu_curves_keeps_the_metrics_of_a_run(
 def test_gpu_curves_reports_a_run_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gpu_report, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(gpu_runs, "RESULTS", tmp_path / "results")
     false = str(shutil.which("false"))
     options = ["--python", f"trl={false}", "--together", "--out", str(tmp_path / "runs")]
     assert gpu_curves.main(["run", "tiny", "trl:0", "trl:1", *options]) == 1
     assert "trl:0 ended with status 1; see" in capsys.readouterr().out
-    assert gpu_report.runs() == {}
+    assert gpu_runs.runs() == {}
 
 
 def test_gpu_curves_keeps_the_updates_of_a_run_that_it_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gpu_report, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(gpu_runs, "RESULTS", tmp_path / "results")
     out, program, child = tmp_path / "runs", tmp_path / "sleeper", tmp_path / "child"
     update = json.dumps({"step": 0, "success": 0.5, "episodes": 4})
     program.write_text(
@@ -106,7 +107,7 @@ def test_gpu_curves_keeps_the_updates_of_a_run_that_it_stops(
     monkeypatch.setattr(gpu_curves, "_wait", wait_once_written)
     options = ["--python", f"verl={program}", "--together", "--seconds", "2", "--out", str(out)]
     assert gpu_curves.main(["run", "tiny", "verl:0", *options]) == 0
-    assert len(gpu_report.runs()["verl"][0]["updates"]) == 1
+    assert len(gpu_runs.runs()["verl"][0]["updates"]) == 1
     state = Path("/proc", child.read_text().strip(), "stat")
     deadline = time.monotonic() + 60  # the kernel ends a killed process a little later
     with suppress(OSError):  # the process has ended

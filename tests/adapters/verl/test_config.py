@@ -23,9 +23,9 @@ from gem_core.errors import ConfigError, UnknownNameError
 from gem_core.policies import tiny_model_path
 from gem_verl import GemConfig, GemDataset
 from gem_verl.channel import token_rewards
-from gem_verl.checks import check_cores
 from gem_verl.config import check_settings, hydra_config, read_config
 from gem_verl.convert import to_batch
+from gem_verl.cores import check_cores
 
 GUESS = "game:GuessTheNumber-v0-easy"
 
