@@ -98,12 +98,13 @@ def _is_undone(problem: str, answer: str, expected: str) -> bool:
     return _OPERATION.search(bare) is not None and bare in _bare(problem)
 
 
-_OPERATION = re.compile(
-    r"[*/+!×·÷|]|\\(?:times|cdot|div|[dt]?frac|sqrt|[dt]?binom)|[\d)}]-|[\d)}]\^"
-    r"|\\(?:log|ln|lg|exp|sin|cos|tan|sec|csc|cot|lim|det|int|sum|prod|gcd|lcm|max|min|operatorname)"
+_FUNCTIONS = (
+    r"\\(?:times|cdot|div|[cdt]?frac|sqrt|[dt]?binom"
+    r"|log|ln|lg|exp|sin|cos|tan|sec|csc|cot|lim|det|int|sum|prod|gcd|lcm|max|min|operatorname)"
 )
+_OPERATION = re.compile(rf"[*/+!×·÷|]|[\d)}}]-|[\d)}}]\^|{_FUNCTIONS}")
 _NAME = re.compile(  # x_1, \angle A
-    r"(?:(?!\\(?:sqrt|[cdt]?frac|[dt]?binom|times|cdot|div))[^\d=+*/^!×·÷√|−–-]|_\{?\d)*"
+    rf"(?:(?!{_FUNCTIONS})[^\d=+*/^!×·÷√|−–-]|_\{{?\d)*"
 )
 _WHOLE_NUMBER = re.compile(
     r"(?:\\?[-−+({\[]|\\(?=\d)|\\(?:math|text)?(?:bf|rm|boxed))*"  # signs, brackets, \$
