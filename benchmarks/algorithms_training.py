@@ -138,8 +138,12 @@ class Trainer:
     async def _train(self, run: Run) -> dict[str, Any]:
         self.restore(run.seed)
         clock, began = Clock(), time.time()
-        curve = await self.updates(run, clock)
-        return await self.result(run, curve, clock, time.time() - began)
+        critic_losses: list[float] = []
+        curve = await self.updates(run, clock, critic_losses)
+        result = await self.result(run, curve, clock, time.time() - began)
+        if critic_losses:
+            result["critic_losses"] = [_rounded(loss) for loss in critic_losses]
+        return result
 
     def restore(self, seed: int) -> None:
         """Load the initial weights, and seed the sampling if no other run shares the engine.
@@ -152,8 +156,13 @@ class Trainer:
             self.policy.seed(seed)
         self.policy.refresh()
 
-    async def updates(self, run: Run, clock: Clock) -> list[dict[str, Any]]:
-        """Train with RL from the current weights; return the metrics of each update."""
+    async def updates(
+        self, run: Run, clock: Clock, critic_losses: list[float]
+    ) -> list[dict[str, Any]]:
+        """Train with RL from the current weights; return the metrics of each update.
+
+        `critic_losses` gets the losses of the critic before the first update.
+        """
         optimizer = Optimizer(self.model, run.rate or 0.0)
         critic = Critic(self.model) if run.algorithm == "ppo" else None
         critic_optimizer = Optimizer(critic, CRITIC_RATE) if critic is not None else None
@@ -162,8 +171,11 @@ class Trainer:
         curve: list[dict[str, Any]] = []
         if critic is not None and critic_optimizer is not None:
             for _ in range(run.critic_batches):
-                batch = await self.play_batch(run, rng, None, clock)
-                self.critic_advantages(batch, critic, critic_optimizer, run.gamma, run.lam)
+                batch = await self.play_batch(run, rng, horizon([]), clock)
+                own = self.critic_advantages(batch, critic, critic_optimizer, run.gamma, run.lam)
+                critic_losses.append(own[1])
+        elif run.critic_batches:
+            raise ConfigError(f"{run.name} has critic_batches, but {run.algorithm} has no critic")
         while len(curve) < run.updates and not _spent(curve, run.token_budget):
             step_began = time.time()
             turns = horizon([line["success"] for line in curve])

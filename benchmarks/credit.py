@@ -170,9 +170,9 @@ def exact_values(env: str, episode: Episode) -> list[float]:
     return [*[0.5] * len(RIGHT), 0.0]
 
 
-def ppo(env: str, episodes: Sequence[Episode], lam: float, trained: bool) -> list[list[float]]:
-    """Return PPO's advantages, with a critic that knows the exact values or says 0."""
-    values = [exact_values(env, e) if trained else [0.0] * (len(RIGHT) + 1) for e in episodes]
+def ppo(env: str, episodes: Sequence[Episode], lam: float, exact: bool) -> list[list[float]]:
+    """Return PPO's advantages with a critic that predicts the exact values, or 0."""
+    values = [exact_values(env, e) if exact else [0.0] * (len(RIGHT) + 1) for e in episodes]
     return advantages(episodes, "gae", values=values, gamma=1.0, lam=lam, whiten=True)
 
 
@@ -202,9 +202,9 @@ ESTIMATES: dict[str, Callable[[str, Sequence[Episode]], list[list[float]]]] = {
     "ReBN, γ = 1": lambda _, e: advantages(e, "rebn", gamma=1.0),
     "ReBN, γ = 0.9": lambda _, e: advantages(e, "rebn", gamma=0.9),
     "ReBN, γ = 0.5": lambda _, e: advantages(e, "rebn", gamma=0.5),
-    "PPO, λ = 0.5, critic of 0": lambda env, e: ppo(env, e, lam=0.5, trained=False),
-    "PPO, λ = 0.5, exact critic": lambda env, e: ppo(env, e, lam=0.5, trained=True),
-    "PPO, λ = 0.95, critic of 0": lambda env, e: ppo(env, e, lam=0.95, trained=False),
+    "PPO, λ = 0.5, critic of 0": lambda env, e: ppo(env, e, lam=0.5, exact=False),
+    "PPO, λ = 0.5, exact critic": lambda env, e: ppo(env, e, lam=0.5, exact=True),
+    "PPO, λ = 0.95, critic of 0": lambda env, e: ppo(env, e, lam=0.95, exact=False),
 }
 
 

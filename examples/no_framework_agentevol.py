@@ -17,7 +17,7 @@ import torch
 import tyro
 
 import gem_core as gem
-from gem_core.adapter_kit.settings import model_context
+from gem_core.adapter_kit.settings import model_context, reject, too_small
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.policies.models import load_model
 from gem_core.policies.transformers_policy import TransformersPolicy
@@ -57,8 +57,7 @@ class Args:
 
 
 def main(args: Args) -> None:
-    if args.rounds < 1 or args.episodes < 1:
-        raise gem.ConfigError(f"--rounds and --episodes must be at least 1; got {args}")
+    reject([too_small(f"--{name}", getattr(args, name), 1) for name in ("rounds", "episodes")])
     gem.make(args.env).close()  # an unknown environment raises before the model is loaded
 
     # The model, as a policy that samples token ids

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import torch
 import tyro
+from torch.nn.utils.rnn import pad_sequence
 
 import gem_core as gem
-from gem_core.adapter_kit.settings import model_context
+from gem_core.adapter_kit.settings import model_context, reject, too_small
 from gem_core.adapter_kit.update_log import UpdateLog
 from gem_core.policies.models import load_model
 from gem_core.policies.transformers_policy import TransformersPolicy
@@ -62,8 +63,9 @@ def main(args: Args) -> None:
     needs = estimators.get(args.advantage).needs
     if "values" in needs or ("groups" in needs and args.samples < 2):
         raise gem.ConfigError(f"{args.advantage} needs a critic or --samples 2; use rebn")
-    if args.updates < 1 or not 1 <= args.episodes // args.samples <= args.seeds:
-        raise gem.ConfigError(f"--updates or --episodes below 1, or --seeds too few: {args}")
+    reject([too_small(f"--{n}", getattr(args, n), 1) for n in ("updates", "samples")])
+    count = args.episodes // args.samples
+    reject([(not 0 < count <= args.seeds, f"{count} seeds per update; must be 1 to {args.seeds}")])
 
     # The model, as a policy that samples token ids
     device = "cuda" if torch.cuda.is_available() and args.model != "tiny" else "cpu"
@@ -84,22 +86,21 @@ def main(args: Args) -> None:
     with rollout, gem.RecordWriter(f"{args.out}/episodes.jsonl") as record:
         for step in range(args.updates):
             # Rollout: token-exact episodes with a reward per turn
-            seeds = rng.sample(range(args.seeds), args.episodes // args.samples)
+            seeds = rng.sample(range(args.seeds), count)
             tasks = gem.tasks_for(args.env, seeds, samples=args.samples)
             episodes = rollout.run_batch(tasks, on_episode=record.write)
             # Advantages: one number per turn, broadcast to the tokens of the turn
             per_turn = gem.advantages(episodes, args.advantage, gamma=args.gamma)
             metrics = BatchMetrics.of(episodes, per_turn)
-            pairs = zip(episodes, per_turn)
-            batch = [(s, s.broadcast(a)) for e, a in pairs for s in gem.token_sequences(e)]
-            batch.sort(key=lambda pair: len(pair[0].ids))  # similar lengths share a forward pass
+            sequences = [(s, a) for e, a in zip(episodes, per_turn) for s in gem.token_sequences(e)]
+            sequences.sort(key=lambda pair: len(pair[0].ids))  # similar lengths share a pass
             # Loss: -1/Z * sum of A * log pi over the Z sampled tokens, summed over micro-batches
             optimizer.zero_grad()
             loss = 0.0
-            for first in range(0, len(batch), args.micro_batch):
-                part = batch[first : first + args.micro_batch]
-                ids_B_T = padded([sequence.ids for sequence, _ in part], device)
-                advantage_B_T = padded([tokens for _, tokens in part], device)
+            for first in range(0, len(sequences), args.micro_batch):
+                part = sequences[first : first + args.micro_batch]
+                ids_B_T = padded([s.ids for s, _ in part], device)
+                advantage_B_T = padded([s.broadcast(turns) for s, turns in part], device)
                 logits_B_T_V = model(input_ids=ids_B_T).logits[:, :-1].float()
                 logp_B_T = logits_B_T_V.log_softmax(-1).gather(-1, ids_B_T[:, 1:, None])[..., 0]
                 part_loss = -(logp_B_T * advantage_B_T[:, 1:]).sum() / max(metrics.tokens, 1)
@@ -122,8 +123,7 @@ def success(episodes: list[gem.Episode]) -> float:
 
 
 def padded(numbers: list, device: str) -> torch.Tensor:
-    width = max(map(len, numbers))
-    return torch.tensor([[*row, *[0] * (width - len(row))] for row in numbers], device=device)
+    return pad_sequence([torch.tensor(row) for row in numbers], batch_first=True).to(device)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ from gem_verl.batch import (
 )
 from gem_verl.checks import fixed_micro_batches
 from gem_verl.config import AGENT, PREFIX, GemConfig, check_settings, hydra_config, read_config
-from gem_verl.cores import check_cores
+from gem_verl.cores import cores_checked
 from gem_verl.critic import read_values, training_turn_starts
 from gem_verl.mini_batches import deal, optimizer_steps, padded_size
 from gem_verl.recorder import Recorder, interrupted_episodes, write_when_free
@@ -82,12 +82,12 @@ def train(config: GemConfig, settings: Sequence[str]) -> None:
     config = config.with_absolute_paths()  # Ray's workers may run in other folders
     composed = hydra_config(config, settings)
     check_settings(composed, read_config(composed))
-    check_cores(composed)
     try_environment(config)
     ray_was_running = ray.is_initialized()
     interrupted, unused = False, list[Episode]()
     try:
-        main_ppo.main(composed)
+        with cores_checked(composed):
+            main_ppo.main(composed)
     except KeyboardInterrupt:
         interrupted, unused = True, interrupted_episodes()
         raise

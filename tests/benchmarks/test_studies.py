@@ -84,8 +84,18 @@ def test_exact_values_are_the_mean_returns_of_a_random_player():
         values = [credit.exact_values(env, e) for e in episodes]
         for turn in range(7):
             left = [sum(e.rewards[turn:]) - v[turn] for e, v in zip(episodes, values)]
-            assert fmean(left) == pytest.approx(0, abs=0.3)
-            assert values[0][-1] == 0
+            assert fmean(left) == pytest.approx(0, abs=0.25)
+            if env == "PayLate" and turn:  # the observation shows what the last turn pays
+                assert left == [0] * len(left)
+        assert values[0][-1] == 0
+
+
+def test_critic_batches_need_a_critic(trainer):
+    run = algorithms_plan.Run(
+        "test/x", algorithms_plan.GUESS, "rebn", rate=1e-3, critic_batches=1, evaluated=4
+    )
+    with pytest.raises(ConfigError, match="test/x has critic_batches, but rebn has no critic"):
+        trainer.train(run)
 
 
 def test_critic_trains_before_the_first_update(trainer, monkeypatch):
@@ -108,6 +118,7 @@ def test_critic_trains_before_the_first_update(trainer, monkeypatch):
         algorithms_plan.Run("test/critic", algorithms_plan.GUESS, "ppo", **sizes)
     )
     assert counts == [8, 8, 8] and len(result["curve"]["value_loss"]) == 1
+    assert len(result["critic_losses"]) == 2
     assert all(torch.equal(p, trainer.base[n]) for n, p in weights[0].items())
 
 

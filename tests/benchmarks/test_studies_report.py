@@ -69,6 +69,7 @@ def made_up(score: Callable[[Run], float]) -> Results:
             "device": "a GPU",
             "torch": "2",
             "model": "larger" if run.gguf_sha256 else "m",
+            "critic_losses": [1.65] * run.critic_batches,
         }
     return results
 
@@ -177,14 +178,20 @@ def test_predictions_about_credit_are_judged(complete: Results) -> None:
 
 def test_reasons_of_ppo_are_judged(complete: Results) -> None:
     table = critic.results_table(complete)
-    assert table.count("| holds |") == 2 and "| 0 of 8 runs; in credit/ 0 of 8 | open |" in table
+    assert table.count("| holds |") == 2
+    assert "| 0 of 8 runs lose it; in credit/ 0 of 8 | open |" in table
+    own = {name: result for name, result in complete.items() if name.startswith("critic/")}
     lost = {
         name: {**result, "curve": {"success": [0.9] * 20 + [0.1] * 10}}
-        for name, result in complete.items()
-        if name.startswith("critic/PayLast")
+        for name, result in own.items()
+        if "PayLast" in name
     }
     table = critic.results_table({**complete, **lost})
-    assert "| 8 of 8 runs; in credit/ 0 of 8 | holds |" in table
+    assert "| 8 of 8 runs lose it; in credit/ 0 of 8 | the noise is not the reason |" in table
+    untrained = {name: {**result, "critic_losses": [2.1] * 10} for name, result in own.items()}
+    table = critic.results_table({**complete, **untrained})
+    assert table.count("| holds |") == 1 and "| open: not every critic has learned |" in table
+    assert table.count("2.10") == 8
     assert critic.results_table({}) == "No run is done."
     assert critic.results_table(lost).count("| fewer than four seeds | open |") == 2
 

@@ -105,13 +105,16 @@ def test_gradient_does_not_depend_on_the_micro_batch(recipe: ModuleType, tmp_pat
         ({"advantage": "grpo"}, "--samples 2"),
         ({"gamma": 1.5}, "gamma"),
         ({"max_turn_tokens": 0}, "max_tokens must be 1 or more"),
+        ({"updates": 0, "samples": 0}, "2 settings are rejected:\n- --updates must be"),
+        ({"episodes": 2, "samples": 4}, "0 seeds per update; must be 1 to 100000"),
+        ({"episodes": 256, "seeds": 128}, "256 seeds per update; must be 1 to 128"),
     ],
 )
 def test_recipe_rejects_bad_settings_before_the_first_update(
     recipe: ModuleType, tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(GemError, match=message):
-        recipe.main(recipe.Args(out=str(tmp_path / "out"), **SMALL, **settings))
+        recipe.main(recipe.Args(**{"out": str(tmp_path / "out"), **SMALL, **settings}))
     assert not (tmp_path / "out" / "metrics.jsonl").exists()
 
 

@@ -98,13 +98,14 @@ def _is_undone(problem: str, answer: str, expected: str) -> bool:
     return _OPERATION.search(bare) is not None and bare in _bare(problem)
 
 
-_FUNCTIONS = (
-    r"\\(?:times|cdot|div|[cdt]?frac|sqrt|[dt]?binom"
-    r"|log|ln|lg|exp|sin|cos|tan|sec|csc|cot|lim|det|int|sum|prod|gcd|lcm|max|min|operatorname)"
+_COMPUTED = r"times|cdot|div|[cdt]?frac|sqrt|[dt]?binom|log|ln|lg|exp|sin|cos|tan|sec|csc|cot"
+"""Commands that compute: the log of x is not x."""
+_OPERATION = re.compile(
+    rf"[*/+!×·÷|]|[\d)}}]-|[\d)}}]\^"
+    rf"|\\(?:{_COMPUTED}|lim|det|int|sum|prod|gcd|lcm|max|min|operatorname)"
 )
-_OPERATION = re.compile(rf"[*/+!×·÷|]|[\d)}}]-|[\d)}}]\^|{_FUNCTIONS}")
 _NAME = re.compile(  # x_1, \angle A
-    rf"(?:(?!{_FUNCTIONS})[^\d=+*/^!×·÷√|−–-]|_\{{?\d)*"
+    rf"(?:(?!\\(?:{_COMPUTED}))[^\d=+*/^!×·÷√|−–-]|_\{{?\d)*"
 )
 _WHOLE_NUMBER = re.compile(
     r"(?:\\?[-−+({\[]|\\(?=\d)|\\(?:math|text)?(?:bf|rm|boxed))*"  # signs, brackets, \$

@@ -261,6 +261,11 @@ class TestSettings:
             with pytest.raises(ConfigError, match="drops sequences"):
                 check_settings(settings, GemConfig(ECHO, **fields), GPUS)
 
+    def test_dynamic_batches_without_episodes_are_rejected(self) -> None:
+        settings = read(**{"train.dynamic_batch_enable": True, "train.batch_size": 0})
+        with pytest.raises(ConfigError, match="train.batch_size must be a whole number"):
+            check_settings(settings, GemConfig(ECHO), GPUS)
+
     def test_dynamic_batches_that_would_drop_episodes_are_rejected(self) -> None:
         settings = read(**{"train.dynamic_batch_enable": True, "train.batch_size": 100})
         with pytest.raises(ConfigError, match="drops the rest of 1024 episodes"):

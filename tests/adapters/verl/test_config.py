@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import warnings
@@ -21,11 +22,10 @@ from worlds import ECHO, MOODY
 
 from gem_core.errors import ConfigError, UnknownNameError
 from gem_core.policies import tiny_model_path
-from gem_verl import GemConfig, GemDataset
+from gem_verl import GemConfig, GemDataset, cores, train
 from gem_verl.channel import token_rewards
 from gem_verl.config import check_settings, hydra_config, read_config
 from gem_verl.convert import to_batch
-from gem_verl.cores import check_cores
 
 GUESS = "game:GuessTheNumber-v0-easy"
 
@@ -66,31 +66,77 @@ def test_batch_without_seeds_is_rejected() -> None:
         check(GemConfig(ECHO, seeds=8), "data.train_batch_size=0")
 
 
-def test_fewer_cores_than_verl_reserves_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise verl waits forever: 8 storage units, 3 cores for each of 8 GPUs, and 2 more."""
+QUEUE = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
+ONE = "trainer.n_gpus_per_node=1"
+SEPARATE = [
+    "trainer.v1.trainer_mode=gem_separate_async",
+    "actor_rollout_ref.rollout.nnodes=1",
+    "actor_rollout_ref.rollout.n_gpus_per_node=2",
+]
+
+
+@pytest.mark.parametrize(
+    ("needed", "settings"),
+    [
+        (34, []),  # 8 storage units, 3 cores for each of 8 GPUs, and 2 more
+        (13, [ONE]),
+        (7, [ONE, f"{QUEUE}=2"]),
+        (10, [ONE, "trainer.nnodes=2", f"{QUEUE}=2"]),
+        (11, [ONE, f"{QUEUE}=2", *SEPARATE]),
+        (4, [ONE, "trainer.use_v1=False"]),
+    ],
+)
+def test_fewer_cores_than_verl_reserves_are_rejected(needed: int, settings: list[str]) -> None:
+    composed = settings_of(GemConfig(ECHO, seeds=8), *settings)
+    with pytest.raises(ConfigError, match=f"{needed - 1} cores, but verl reserves {needed} and"):
+        cores.check_cores(composed, needed - 1, started=True)
+    cores.check_cores(composed, needed, started=True)
+
+
+def test_remedies_for_few_cores_have_an_effect() -> None:
+    def remedy(available: int, started: bool, *settings: str) -> str:
+        composed = settings_of(GemConfig(ECHO), ONE, *settings)
+        with pytest.raises(ConfigError) as raised:
+            cores.check_cores(composed, available, started=started)
+        return str(raised.value).partition("Set ")[2]
+
+    assert remedy(8, True).startswith(f"{QUEUE}=2 or ray_kwargs.ray_init.num_cpus=13, if this")
+    assert remedy(6, False).startswith(f"{QUEUE}=1 or num_cpus=13 where you start Ray")
+    assert remedy(5, True).startswith("ray_kwargs.ray_init.num_cpus=13")
+    assert remedy(5, True, f"{QUEUE}=1").startswith("ray_kwargs.ray_init.num_cpus=6")
+    mooncake = "transfer_queue.backend.storage_backend=MooncakeStore"
+    assert remedy(4, False, mooncake).startswith("num_cpus=5 where")
+
+
+def test_cores_are_those_that_verl_reserves() -> None:
+    from transfer_queue.controller import TransferQueueController
+    from transfer_queue.storage import SimpleStorageUnit
+    from verl.single_controller.ray import ResourcePoolManager
+    from verl.workers.rollout import replica
+
+    assert ResourcePoolManager.max_colocate_count == cores.PER_GPU
+    standalone = inspect.getsource(replica.RolloutReplica.init_standalone)
+    assert f"max_colocate_count={cores.PER_SERVER_GPU}," in standalone
+    for actor in (TransferQueueController, SimpleStorageUnit):
+        assert actor._default_options["num_cpus"] == 1
+
+
+def test_train_checks_the_cores_of_a_ray_that_verl_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    queue = "transfer_queue.backend.SimpleStorage.num_data_storage_units"
-    cores, one = "ray_kwargs.ray_init.num_cpus", "trainer.n_gpus_per_node=1"
-    config = GemConfig(ECHO, seeds=8)
-    for needed, settings in (
-        (34, []),
-        (13, [one]),
-        (7, [one, f"{queue}=2"]),
-        (10, [one, "trainer.nnodes=2", f"{queue}=2"]),
-    ):
-        with pytest.raises(ConfigError, match=f"{needed - 1} cores, but verl reserves {needed}"):
-            check_cores(settings_of(config, *settings, f"{cores}={needed - 1}"))
-        check_cores(settings_of(config, *settings, f"{cores}={needed}"))
-    check_cores(settings_of(config, "trainer.use_v1=False", f"{cores}=1"))
-    check_cores(settings_of(config, f"{cores}=1", "+ray_kwargs.ray_init.address=auto"))
-    monkeypatch.setattr("ray._private.utils.get_num_cpus", lambda: 4.0)
-    with pytest.raises(ConfigError, match="Ray has 4 cores"):
-        check_cores(settings_of(config))
-    monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 33.0})
-    with pytest.raises(ConfigError, match="Ray has 33 cores, but verl reserves 34"):
-        check_cores(settings_of(config, f"{cores}=64"))
+    monkeypatch.setattr(ray, "init", lambda **settings: started.append(settings))
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    settings = [
+        f"actor_rollout_ref.model.path={tiny_model_path()}",
+        "actor_rollout_ref.actor.use_dynamic_bsz=True",
+        "actor_rollout_ref.rollout.name=vllm",
+        "data.train_batch_size=4",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+    ]
+    with pytest.raises(ConfigError, match="Ray has 4 cores, but verl reserves 13"):
+        train(GemConfig(ECHO, seeds=8), [*settings, ONE])
+    assert len(started) == 1
 
 
 def test_evaluation_seeds_need_an_interval() -> None:

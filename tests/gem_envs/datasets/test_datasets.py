@@ -297,6 +297,8 @@ def test_equal_compares_answers_symbolically(expected: str, answer: str, is_equa
         ("What is 12 * 34?", "408", "\\sqrt{x} = 408", 0.0),
         ("What is 12 * 34?", "408", "\\log x = 408", 0.0),
         ("Find $\\log x$.", "408", "\\log x = 408", 1.0),
+        ("What is 12 * 34?", "408", "\\operatorname{Area}(ABC) = 408", 1.0),
+        ("What is 12 * 34?", "408", "\\max f = 408", 1.0),
         ("What is 12 * 34?", "408", "\\frac{x}{y} = 408", 0.0),
         ("What is 12 * 34?", "408", "408 \\quad", 1.0),
         ("What is 12 * 34?", "408", "12 * 34 = 408", 0.0),
