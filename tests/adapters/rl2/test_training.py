@@ -187,7 +187,7 @@ def test_two_ranks_train_and_stop_together_when_every_episode_fails(tmp_path: Pa
         for i in range(2)
     ]  # fmt: skip
     # the second may lose its connection to the first before it can raise the same error
-    outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=600)[0] for rank in ranks]
     assert all(rank.returncode for rank in ranks), outputs[1][-4000:]
     assert "every episode of the last 3 updates failed" in outputs[0], outputs[0][-4000:]
     metrics = read_metrics(tmp_path)

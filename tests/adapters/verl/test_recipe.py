@@ -25,7 +25,10 @@ RECIPES = Path(__file__).parents[3] / "examples"
 
 
 def recipe(name: str, out: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a recipe in the parent of `out`, and pass it `out` as a relative path."""
+    """Run a recipe in the parent of `out`, and pass it `out` as a relative path.
+
+    It runs again if Ray, which verl starts, is too slow: Ray waits 30 seconds for its processes.
+    """
     command = [
         sys.executable,
         "-m",
@@ -35,14 +38,18 @@ def recipe(name: str, out: Path, *arguments: str, **env: str) -> subprocess.Comp
         out.name,
         *arguments,
     ]
-    return subprocess.run(
-        command,
-        cwd=out.parent,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+    for _ in range(3):
+        done = subprocess.run(
+            command,
+            cwd=out.parent,
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
+        if "timed out during startup" not in done.stderr:
+            break
+    return done
 
 
 @pytest.mark.slow

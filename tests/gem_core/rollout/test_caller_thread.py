@@ -64,11 +64,11 @@ def test_generation_runs_on_this_thread_while_environments_continue() -> None:
     def generate(prompts: list[list[int]], sampling: Sampling) -> list[Generation]:
         on.append(threading.current_thread())
         if len(on) > 1:
-            time.sleep(1.5)
+            time.sleep(4.0)
         return [Generation((65, END), (-0.1, -0.1)) for _ in prompts]
 
     with rollout(
-        lambda prompts, sampling: caller.call(generate, prompts, sampling), step_deadline=1.2
+        lambda prompts, sampling: caller.call(generate, prompts, sampling), step_deadline=3.0
     ) as engine:
         # the generation of one task overlaps the steps of the other
         tasks = [Task("test:Env", 1), Task("test:Env", 2)]
