@@ -97,6 +97,8 @@ class Trainer:
         self.renderer = Renderer(tokenizer)
         self.engine = Rollout(self.policy, self.renderer, concurrency=slots)
         self.concurrency = slots
+        self.critic_losses: list[float] = []
+        """Of a run's `critic_batches`."""
 
     @classmethod
     def several(
@@ -138,31 +140,23 @@ class Trainer:
     async def _train(self, run: Run) -> dict[str, Any]:
         self.restore(run.seed)
         clock, began = Clock(), time.time()
-        critic_losses: list[float] = []
-        curve = await self.updates(run, clock, critic_losses)
-        result = await self.result(run, curve, clock, time.time() - began)
-        if critic_losses:
-            result["critic_losses"] = [_rounded(loss) for loss in critic_losses]
-        return result
+        curve = await self.updates(run, clock)
+        return await self.result(run, curve, clock, time.time() - began)
 
     def restore(self, seed: int) -> None:
         """Load the initial weights, and seed the sampling if no other run shares the engine.
 
         Otherwise the other runs would sample with the same noise again.
         """
+        self.critic_losses = []
         self.policy.resume()  # a failed run may have left it paused
         self.model.load_state_dict(self.base)
         if self.policy.lanes == 1:
             self.policy.seed(seed)
         self.policy.refresh()
 
-    async def updates(
-        self, run: Run, clock: Clock, critic_losses: list[float]
-    ) -> list[dict[str, Any]]:
-        """Train with RL from the current weights; return the metrics of each update.
-
-        `critic_losses` gets the losses of the critic before the first update.
-        """
+    async def updates(self, run: Run, clock: Clock) -> list[dict[str, Any]]:
+        """Train with RL from the current weights; return the metrics of each update."""
         optimizer = Optimizer(self.model, run.rate or 0.0)
         critic = Critic(self.model) if run.algorithm == "ppo" else None
         critic_optimizer = Optimizer(critic, CRITIC_RATE) if critic is not None else None
@@ -173,7 +167,7 @@ class Trainer:
             for _ in range(run.critic_batches):
                 batch = await self.play_batch(run, rng, horizon([]), clock)
                 own = self.critic_advantages(batch, critic, critic_optimizer, run.gamma, run.lam)
-                critic_losses.append(own[1])
+                self.critic_losses.append(own[1])
         elif run.critic_batches:
             raise ConfigError(f"{run.name} has critic_batches, but {run.algorithm} has no critic")
         while len(curve) < run.updates and not _spent(curve, run.token_budget):
@@ -203,10 +197,12 @@ class Trainer:
         evaluation = await self.evaluate(run.setting, run.evaluated)
         transfer = {s.name: await self.evaluate(s, run.evaluated) for s in run.transfer}
         names = curve[0] if curve else {}
+        losses = [_rounded(loss) for loss in self.critic_losses]
         return {
             "run": asdict(run),
             "evaluation": evaluation,
             **({"transfer": transfer} if transfer else {}),
+            **({"critic_losses": losses} if losses else {}),
             "curve": {name: [_rounded(line[name]) for line in curve] for name in names},
             "seconds": round(seconds, 2),
             "clock": {name: round(value, 2) for name, value in asdict(clock).items()},

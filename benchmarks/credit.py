@@ -31,6 +31,8 @@ __all__ = [
     "PayLast",
     "PayLate",
     "PayNow",
+    "critic_loss",
+    "exact_values",
     "separation",
     "separation_table",
 ]
@@ -170,10 +172,18 @@ def exact_values(env: str, episode: Episode) -> list[float]:
     return [*[0.5] * len(RIGHT), 0.0]
 
 
-def ppo(env: str, episodes: Sequence[Episode], lam: float, exact: bool) -> list[list[float]]:
+def ppo(
+    env: str, episodes: Sequence[Episode], lam: float, exact: bool, whiten: bool = True
+) -> list[list[float]]:
     """Return PPO's advantages with a critic that predicts the exact values, or 0."""
     values = [exact_values(env, e) if exact else [0.0] * (len(RIGHT) + 1) for e in episodes]
-    return advantages(episodes, "gae", values=values, gamma=1.0, lam=lam, whiten=True)
+    return advantages(episodes, "gae", values=values, gamma=1.0, lam=lam, whiten=whiten)
+
+
+def critic_loss(env: str, lam: float, exact: bool, count: int = 4000) -> float:
+    """Return the loss of such a critic: its target is V + A, so the mean of the squared A."""
+    per_turn = ppo(env, _random_episodes(env, count), lam, exact, whiten=False)
+    return fmean(a * a for turns in per_turn for a in turns)
 
 
 def separation(
@@ -219,3 +229,7 @@ def separation_table() -> str:
 
 if __name__ == "__main__":
     print(separation_table())
+    zero, right = (critic_loss("PayLate", lam=0.5, exact=exact) for exact in (False, True))
+    print(
+        f"loss of PPO's critic in PayLate, λ = 0.5: {zero:.2f} if it predicts 0, {right:.2f} exact"
+    )

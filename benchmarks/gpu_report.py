@@ -1,7 +1,4 @@
-"""Make the tables and the figure of docs/gpu.md from the runs that `gpu_runs.py` keeps.
-
-python benchmarks/gpu_report.py
-"""
+"""Make the tables and the figure of docs/gpu.md from the runs that `gpu_runs.py` keeps."""
 
 from __future__ import annotations
 

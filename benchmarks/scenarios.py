@@ -86,7 +86,7 @@ async def train_scenario(trainer: Trainer, run: Run) -> dict[str, Any]:
     loss = fit(trainer.model, sequences, run.expert_updates, room=trainer.room, **more)
     trainer.policy.refresh()
     stages["sft"] = await measure(trainer, run)
-    curve = await trainer.updates(run, clock, [])
+    curve = await trainer.updates(run, clock)
     stages["rl"] = await measure(trainer, run)
     result = await trainer.result(run, curve, clock, time.time() - began)
     expert = {"episodes": len(sequences), "loss": round(loss, 4)}

@@ -27,8 +27,9 @@ it is 0.06 with a critic that predicts 0, as for ReBN with γ = 0.5, and 2.58 wi
 the reason. Three changes, one at a time, eight seeds each:
 
 - `PayLate`, after 100 batches of the first policy that train the critic alone: learns faster than
-  PPO in credit/. This counts only if the critic has learned: its loss is about 1.6 with exact
-  values and 2.1 with 0, so the mean of the last ten batches must be below 1.75.
+  PPO in credit/. This counts only if the critic has learned. For a random player, `credit.py`
+  prints a loss of 2.20 if it predicts 0 and of 1.62 with exact values, so the mean of the last ten
+  batches must be below 1.75.
 - `PayLate`, with λ = 0.95: learns faster than PPO in credit/.
 - `PayLast`, without the coins: if a run loses the door again (its success, as the mean of 5
   updates, ends 0.2 or more below its highest), then the noise is not the reason for the two runs of

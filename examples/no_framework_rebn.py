@@ -65,7 +65,7 @@ def main(args: Args) -> None:
         raise gem.ConfigError(f"{args.advantage} needs a critic or --samples 2; use rebn")
     reject([too_small(f"--{n}", getattr(args, n), 1) for n in ("updates", "samples")])
     count = args.episodes // args.samples
-    reject([(not 0 < count <= args.seeds, f"{count} seeds per update; must be 1 to {args.seeds}")])
+    reject([(not 0 < count <= args.seeds, f"--episodes / --samples is {count}, not 1 to --seeds")])
 
     # The model, as a policy that samples token ids
     device = "cuda" if torch.cuda.is_available() and args.model != "tiny" else "cpu"

@@ -16,7 +16,7 @@ import torch
 import tyro
 from trl import GRPOConfig
 
-from gem_core.errors import ConfigError
+from gem_core.adapter_kit.settings import reject, too_small
 from gem_core.policies.models import load_model
 from gem_core.training.warm_up import warm_up
 from gem_trl import GemConfig, train
@@ -70,8 +70,7 @@ def main(args: Args) -> None:
     tiny, gpu = args.model == "tiny", torch.cuda.is_available()
     rate = (2e-3 if tiny else 3e-5) if args.learning_rate is None else args.learning_rate
     episodes = (128 if tiny else 256) if args.episodes is None else args.episodes
-    if episodes < 1:
-        raise ConfigError(f"--episodes must be at least 1; got {episodes}")
+    reject([too_small("--episodes", episodes, 1)])
     micro_batch = math.gcd(episodes, args.micro_batch or (256 if gpu else episodes))
     config = GemConfig(
         args.env,

@@ -9,13 +9,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any
 
-from gem_core.adapter_kit.settings import (
-    Rejection,
-    few_samples,
-    few_seeds,
-    long_turns,
-    too_small,
-)
+from gem_core.adapter_kit.settings import Rejection, few_samples, few_seeds, long_turns, too_small
 from gem_core.training.config import TrainingConfig
 
 __all__ = [

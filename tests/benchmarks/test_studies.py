@@ -37,6 +37,7 @@ import studies_cpu_plan
 import studies_plan
 import uneven
 from horizon import GatedHorizon, parse_horizon
+from studies_report import critic
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +89,11 @@ def test_exact_values_are_the_mean_returns_of_a_random_player():
             if env == "PayLate" and turn:  # the observation shows what the last turn pays
                 assert left == [0] * len(left)
         assert values[0][-1] == 0
+
+
+def test_losses_of_the_plan_tell_whether_a_critic_has_learned():
+    zero, exact = (credit.critic_loss("PayLate", 0.5, known, count=800) for known in (False, True))
+    assert exact < critic.LEARNED < zero
 
 
 def test_critic_batches_need_a_critic(trainer):

@@ -106,8 +106,8 @@ def test_gradient_does_not_depend_on_the_micro_batch(recipe: ModuleType, tmp_pat
         ({"gamma": 1.5}, "gamma"),
         ({"max_turn_tokens": 0}, "max_tokens must be 1 or more"),
         ({"updates": 0, "samples": 0}, "2 settings are rejected:\n- --updates must be"),
-        ({"episodes": 2, "samples": 4}, "0 seeds per update; must be 1 to 100000"),
-        ({"episodes": 256, "seeds": 128}, "256 seeds per update; must be 1 to 128"),
+        ({"episodes": 2, "samples": 4}, "--episodes / --samples is 0, not 1 to --seeds"),
+        ({"episodes": 256, "seeds": 128}, "--episodes / --samples is 256, not 1 to --seeds"),
     ],
 )
 def test_recipe_rejects_bad_settings_before_the_first_update(

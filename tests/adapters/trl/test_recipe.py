@@ -42,7 +42,7 @@ def test_recipe_rejects_an_unknown_environment(tmp_path: Path) -> None:
 
 def test_recipe_rejects_an_update_without_episodes(tmp_path: Path) -> None:
     recipe = runpy.run_path(str(ROOT / "examples" / GUESS))
-    with pytest.raises(ConfigError, match="--episodes must be at least 1; got 0"):
+    with pytest.raises(ConfigError, match="--episodes must be a whole number of at least 1, got 0"):
         recipe["main"](recipe["Args"](out=str(tmp_path), episodes=0))
     assert list(tmp_path.iterdir()) == []
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 import torch
 from gem_conformance import CASES
 from gem_conformance.golden import END, failed_episode
@@ -22,7 +21,7 @@ from worlds import ECHO, MOODY
 
 from gem_core.errors import ConfigError, UnknownNameError
 from gem_core.policies import tiny_model_path
-from gem_verl import GemConfig, GemDataset, cores, train
+from gem_verl import GemConfig, GemDataset, cores
 from gem_verl.channel import token_rewards
 from gem_verl.config import check_settings, hydra_config, read_config
 from gem_verl.convert import to_batch
@@ -119,24 +118,6 @@ def test_cores_are_those_that_verl_reserves() -> None:
     assert f"max_colocate_count={cores.PER_SERVER_GPU}," in standalone
     for actor in (TransferQueueController, SimpleStorageUnit):
         assert actor._default_options["num_cpus"] == 1
-
-
-def test_train_checks_the_cores_of_a_ray_that_verl_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[Any] = []
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", lambda **settings: started.append(settings))
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
-    monkeypatch.setattr(ray, "shutdown", lambda: None)
-    settings = [
-        f"actor_rollout_ref.model.path={tiny_model_path()}",
-        "actor_rollout_ref.actor.use_dynamic_bsz=True",
-        "actor_rollout_ref.rollout.name=vllm",
-        "data.train_batch_size=4",
-        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-    ]
-    with pytest.raises(ConfigError, match="Ray has 4 cores, but verl reserves 13"):
-        train(GemConfig(ECHO, seeds=8), [*settings, ONE])
-    assert len(started) == 1
 
 
 def test_evaluation_seeds_need_an_interval() -> None:

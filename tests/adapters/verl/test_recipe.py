@@ -84,6 +84,14 @@ def test_recipe_trains(tmp_path: Path) -> None:
         check_update(trained, metrics[step - 1], log)
 
 
+def test_recipe_names_the_cores_that_ray_lacks(tmp_path: Path) -> None:
+    """verl would wait forever; its storage has one unit here, instead of the recipe's two."""
+    few = {"VERL_ON_CPU_SETTINGS": "ray_kwargs.ray_init.num_cpus=4"}
+    done = recipe("verl_guess_the_number", tmp_path / "run", **few)
+    assert done.returncode == 1
+    assert "Ray has 4 cores, but verl reserves 6 and would wait for them forever" in done.stderr
+
+
 def check_update(episodes: list[Any], metrics: dict[str, Any], log: dict[str, Any]) -> None:
     """Compare verl's log and gem's metrics with values computed from the recorded episodes."""
     per_turn = list(zip(episodes, advantages(episodes, "rebn", gamma=0.9)))
