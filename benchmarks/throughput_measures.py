@@ -204,7 +204,7 @@ SECONDS = 4.0
 
 def slow_ours() -> dict[str, float]:
     from gem_core.env.base import Env
-    from gem_execution.vector.env import AsyncVectorEnv
+    from gem_execution.vector.async_env import AsyncVectorEnv
 
     class Sleeping(Env):
         def __init__(self, seconds: float) -> None:

@@ -45,7 +45,7 @@ from gem_core.rollout.step_threads import StepThreads
 from gem_core.types import Task
 from gem_execution.process import ProcessEnv
 from gem_execution.remote import RemoteEnv, as_data, build, described, from_data, perform
-from gem_execution.vector.env import AsyncVectorEnv
+from gem_execution.vector.async_env import AsyncVectorEnv
 from gem_execution.vector.slot import Autoreset
 
 try:

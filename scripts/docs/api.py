@@ -120,6 +120,7 @@ _PAGES = {
         [
             "gem_execution.vector.factory",
             "gem_execution.vector.env",
+            "gem_execution.vector.async_env",
             "gem_execution.process",
             "gem_execution.ray_hosts",
         ],

@@ -35,7 +35,7 @@ from gem_core.env import registry
 from gem_core.errors import ConfigError, EnvDiedError, EnvError, UnknownNameError
 from gem_execution import ray_hosts
 from gem_execution.ray_hosts import EnvHosts, _Host, _start_ray
-from gem_execution.vector.env import AsyncVectorEnv
+from gem_execution.vector.async_env import AsyncVectorEnv
 from gem_execution.vector.factory import make_vec
 
 GUESS = "game:GuessTheNumber-v0-hard"

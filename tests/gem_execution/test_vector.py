@@ -28,7 +28,8 @@ from gem_core.errors import (
 )
 from gem_core.types import Failure
 from gem_execution.process import ProcessEnv
-from gem_execution.vector.env import AsyncVectorEnv, VectorEnv
+from gem_execution.vector.async_env import AsyncVectorEnv
+from gem_execution.vector.env import VectorEnv
 from gem_execution.vector.factory import make_vec
 
 GUESS = "game:GuessTheNumber-v0-hard"

@@ -10,7 +10,8 @@ from gem_core.env.base import Env
 from gem_core.env.registry import make
 from gem_core.errors import ConfigError
 from gem_core.plugins.entry_points import load_entry_point
-from gem_execution.vector.env import AsyncVectorEnv, VectorEnv
+from gem_execution.vector.async_env import AsyncVectorEnv
+from gem_execution.vector.env import VectorEnv
 from gem_execution.vector.slot import Autoreset
 
 __all__ = ["make_vec"]
