@@ -60,27 +60,32 @@ def _speed(run: dict[str, Any]) -> list[str]:
     return [
         f"{seconds:.2f}",
         f"{60 / seconds:.0f}",
-        *(f"{share:.0%}" if run["stages"] else "" for share in _shares(run, seconds)),
+        *("" if share is None else f"{share:.0%}" for share in _shares(run, seconds)),
         "" if busy is None else f"{busy:.0%}",
         f"{tokens:,.0f}",
         ", ".join(f"{name} {value}" for name, value in run["stages"].items()),
     ]
 
 
-def _shares(run: dict[str, Any], seconds: float) -> list[float]:
+def _shares(run: dict[str, Any], seconds: float) -> list[float | None]:
     """Return the shares of rollout, training and weight sync in an update, and the rest.
 
     TRL measures its rollout together with what follows it, so its rollout is that of the longest
-    episode, and its training is what is outside of that stage.
+    episode, and its training is what is outside of that stage. The engine's update contains its
+    weight sync.
     """
     stages = run["stages"]
+    if not stages:
+        return [None] * 4
     rollout = stages.get("rollout", run["rollout"] or 0.0)
     training = sum(stages.get(name, 0.0) for name in TRAINING)
     if "rollout and logprobs" in stages:
         training = seconds - stages["rollout and logprobs"]
-    sync = stages.get("weight sync", stages.get("of these, weight sync", 0.0))
-    parts = [rollout / seconds, training / seconds, sync / seconds]
-    return [*parts, 1 - sum(parts)]
+    sync = stages.get("weight sync", stages.get("of these, weight sync"))
+    parts = [rollout / seconds, training / seconds, (sync or 0.0) / seconds]
+    # medians of parts can add up to more than the median of the whole
+    rest = max(0.0, 1 - sum(parts))
+    return [*parts[:2], None if sync is None else parts[2], rest]
 
 
 def success_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:

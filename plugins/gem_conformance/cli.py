@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from gem_conformance.kit import Result, report
@@ -41,17 +42,13 @@ def run(args: argparse.Namespace) -> int:
     """Print each result, then the table; return 1 if a check failed."""
     adapter = adapters.get(args.name)
     status = probe(adapter)
-    missing = "; ".join(status.missing) or "it is not implemented yet"
-    problem = (
-        f"the adapter {adapter.name!r} cannot be checked here: {missing}. "
-        f"`gem-rl adapters {adapter.name}` shows how to install it"
-    )
+    missing = list(status.missing)
     if not status.supported or adapter.status != "ready":
-        raise ConfigError(problem)
+        raise _not_checked(adapter.name, missing or ["it is not implemented yet"])
     try:  # if only optional parts are missing, the import succeeds
         harness = importlib.import_module(f"{adapter.package}.conformance").harness()
     except ImportError as error:
-        raise ConfigError(f"{problem} ({error})") from error
+        raise _not_checked(adapter.name, [*missing, str(error)]) from error
     if harness.only_cpu and (args.device != "cpu" or args.bfloat16):
         raise ConfigError(
             f"the harness of {adapter.name!r} runs on the CPU in float32; "
@@ -72,6 +69,13 @@ def run(args: argparse.Namespace) -> int:
     failed = sum(r.outcome == "FAILED" for r in results)
     say(f"\n{len(results) - failed} of {len(results)} checks pass or are rejected as declared.")
     return int(failed > 0)
+
+
+def _not_checked(name: str, reasons: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"the adapter {name!r} cannot be checked here: {'; '.join(reasons)}. "
+        f"`gem-rl adapters {name}` shows how to install it"
+    )
 
 
 def _has_cuda() -> bool:

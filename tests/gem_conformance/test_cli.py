@@ -40,3 +40,13 @@ def test_several_processes_take_no_other_device(
 ) -> None:
     with pytest.raises(ConfigError, match="add --no-ranks"):
         run(OnGPU, option, monkeypatch=monkeypatch)
+
+
+def test_missing_module_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class WithoutKernels(Sound):
+        def __init__(self) -> None:
+            raise ModuleNotFoundError("No module named 'kernels'")
+
+    expected = r"'sound' cannot be checked here: No module named 'kernels'\. `gem-rl adapters sound`"
+    with pytest.raises(ConfigError, match=expected):
+        run(WithoutKernels, monkeypatch=monkeypatch)
