@@ -86,6 +86,8 @@ def table(known: dict[str, Result]) -> str:
     ]
     means = mean_differences(known)
     rows.append(["mean", *(_shown(means[name]) for name in columns)])
+    counts = (len(seeds_of(known, f"transfer/{name}")) for name in columns)
+    rows.append(["seeds of training", *map(str, counts)])
     flat = [cell for row in cells.values() for cell in row.values()]
     outside = sum(abs(d) > half for d, half in flat)
     text = (
@@ -97,7 +99,7 @@ def table(known: dict[str, Result]) -> str:
 
 def _shown(cell: Cell) -> str:
     difference, half = cell
-    text = f"{difference:+.2f} ± {half:.2f}"
+    text = f"{difference:+.3f} ± {half:.3f}"
     return f"**{text}**" if abs(difference) > half else text
 
 

@@ -271,9 +271,10 @@ def test_scenarios_judge_the_predictions(complete: Results) -> None:
 def test_transfer_marks_the_cells_outside_their_intervals(complete: Results) -> None:
     table = transfer.table(complete)
     assert table.startswith("126 of 126 intervals exclude 0; 6 would by chance")
-    # 1.96 * sqrt(0.04 / (3 * 128) + 0.04 / 512) = 0.026
-    assert table.count("**+0.10 ± 0.03**") == 126
-    assert "| mean | **+0.10 ± 0.01** |" in table
+    # 1.96 * sqrt(0.04 / (3 * 128) + 0.04 / 512) = 0.0265
+    assert table.count("**+0.100 ± 0.026**") == 126
+    assert "| mean | **+0.100 ± 0.006** |" in table
+    assert table.endswith("| seeds of training | 3 | 3 | 3 | 3 | 3 | 3 | 3 |")
 
 
 def test_training_that_changes_nothing_elsewhere_decides_nothing(complete: Results) -> None:
