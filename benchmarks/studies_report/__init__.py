@@ -108,6 +108,7 @@ FIGURE_TEXTS = {
     "async": "Success in training over time, of three rollouts on a GPU",
     "async_tiny": "Success in training over time, of three rollouts with the tiny model on a CPU",
     "scenarios": "Share of episodes solved within 1 to 8 turns, before, after SFT and after RL",
+    "few": "Share of episodes solved within 1 to 8 turns, before, after little SFT and after RL",
 }
 DRAW: dict[str, Callable[[dict[str, Result], Path], bool]] = {
     "algorithms": algorithms.draw,
@@ -117,6 +118,7 @@ DRAW: dict[str, Callable[[dict[str, Result], Path], bool]] = {
     "async": asynchronous.draw,
     "async_tiny": asynchronous.draw_tiny,
     "scenarios": scenarios.draw,
+    "few": scenarios.draw_few,
 }
 PLANNED = (
     "tuning",
@@ -128,6 +130,7 @@ PLANNED = (
     "horizon",
     "async",
     "scenarios",
+    "few",
     "larger",
 )
 """Studies whose plan the page quotes."""
@@ -164,6 +167,7 @@ TABLES: dict[str, Callable[[dict[str, Result]], str]] = {
     "async-frameworks": asynchronous.frameworks_table,
     "scenarios": scenarios.results_table,
     "scenarios-tiny": scenarios.tiny_table,
+    "few": scenarios.few_table,
     "larger": larger.results_table,
     **{f"figure-{name}": _figure(name) for name in DRAW},
     **{f"plan-{name}": _planned(name) for name in PLANNED},

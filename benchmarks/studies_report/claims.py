@@ -11,8 +11,6 @@ from report_tables import Result, markdown
 from studies_plan import (
     ASYNC_SEEDS,
     HORIZON_SEEDS,
-    SCENARIO_SEEDS,
-    SCENARIOS,
     SCHEDULES,
     SEEDS,
     TRANSFER_SEEDS,
@@ -178,17 +176,15 @@ def _halves_time(known: dict[str, Result]) -> Verdict:
 
 
 def _improves_agents(known: dict[str, Result]) -> Verdict:
-    trained = {name: seeds_of(known, f"scenarios/{name}") for name in SCENARIOS}
-    if any(len(results) < SCENARIO_SEEDS for results in trained.values()):
-        return OPEN, "runs of scenarios/ are missing"
-    above = [
-        name
-        for name, results in trained.items()
-        if scenarios.stage_means(results, "rl") > scenarios.stage_means(results, "sft")
-    ]
-    text = ", ".join(above) or "none"
+    parts = []
+    for study in ("scenarios", "few"):
+        outcomes = scenarios.gains(known, study)
+        if outcomes is None:
+            parts.append(f"runs of {study}/ are missing")
+        else:
+            parts.append(f"{study}/: RL is above SFT in {sum(outcomes['rl'])} of 3")
     # web and SciWorld have one run of the tiny model
-    return OPEN, f"RL is above SFT in: {text} (of {', '.join(trained)}; three seeds)"
+    return OPEN, "; ".join(parts)
 
 
 CLAIMS = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from report_tables import Result, markdown
 from studies_cpu_plan import CPU_SCENARIOS
@@ -15,7 +14,17 @@ from studies_report.algorithms import seeds_of
 from studies_report.asynchronous import tiny_results
 from studies_report.figures import Line, draw_panels
 
-__all__ = ["LINES", "draw", "predictions", "results_table", "stage_means", "tiny_table"]
+__all__ = [
+    "LINES",
+    "draw",
+    "draw_few",
+    "few_table",
+    "gains",
+    "predictions",
+    "results_table",
+    "stage_means",
+    "tiny_table",
+]
 
 LINES = {
     "before": Line("before", "#777777", ":"),
@@ -29,10 +38,15 @@ def stage_means(results: list[Result], stage: str, k: int = 1) -> float:
     return fmean(r["stages"][stage]["pass"][str(k)] for r in results)
 
 
-def results_table(known: dict[str, Result]) -> str:
+def results_table(known: dict[str, Result], study: str = "scenarios") -> str:
     """The three scenarios on a GPU, and the predictions of the plan."""
-    table = _table(known, "scenarios/", SCENARIOS)
-    return f"{table}\n\n{predictions(known)}" if table else "No run is done."
+    table = _table(known, f"{study}/", SCENARIOS)
+    return f"{table}\n\n{predictions(known, study)}" if table else "No run is done."
+
+
+def few_table(known: dict[str, Result]) -> str:
+    """The same after few updates of SFT."""
+    return results_table(known, "few")
 
 
 def tiny_table(known: dict[str, Result]) -> str:
@@ -69,38 +83,48 @@ def _percent(shares: Iterable[float]) -> str:
     return f"{100 * fmean(shares):.1f} %"
 
 
-def predictions(known: dict[str, Result]) -> str:
-    """What the plan predicted for the GPU, and what came out."""
-    by_name = {name: seeds_of(known, f"scenarios/{name}") for name in SCENARIOS}
-    missing = sum(len(results) < SCENARIO_SEEDS for results in by_name.values())
-    if missing:
-        return (
-            f"The predictions are judged when all seeds are done; {missing} scenarios have too few."
-        )
-    gains: dict[str, Any] = {"sft": [], "rl": [], "sharper": []}
-    for results in by_name.values():
+def gains(known: dict[str, Result], study: str) -> dict[str, list[bool]] | None:
+    """Return what the plan predicts, for each scenario; None if a seed is missing."""
+    outcomes: dict[str, list[bool]] = {"sft": [], "rl": [], "sharper": []}
+    for name in SCENARIOS:
+        results = seeds_of(known, f"{study}/{name}")
+        if len(results) < SCENARIO_SEEDS:
+            return None
         before, sft, rl = (stage_means(results, stage) for stage in LINES)
         wider = stage_means(results, "rl", 8) - stage_means(results, "sft", 8)
-        gains["sft"].append(sft > before)
-        gains["rl"].append(rl > sft)
-        gains["sharper"].append(rl - sft > max(0.0, wider))
+        outcomes["sft"].append(sft > before)
+        outcomes["rl"].append(rl > sft)
+        outcomes["sharper"].append(rl - sft > max(0.0, wider))
+    return outcomes
+
+
+def predictions(known: dict[str, Result], study: str = "scenarios") -> str:
+    """What the plan predicted for the GPU, and what came out."""
+    outcomes = gains(known, study)
+    if outcomes is None:
+        return "The predictions are judged when all seeds are done."
     texts = {
         "sft": ("SFT raises a single try in all three", 3),
         "rl": ("RL raises it further in at least two", 2),
         "sharper": ("RL raises a single try by more than pass@8", 3),
     }
-    rows = [
-        [text, f"{sum(gains[key])} of 3", "holds" if sum(gains[key]) >= least else "does not hold"]
-        for key, (text, least) in texts.items()
-    ]
+    rows = []
+    for key, (text, least) in texts.items():
+        count = sum(outcomes[key])
+        rows.append([text, f"{count} of 3", "holds" if count >= least else "does not hold"])
     return markdown(["predicted", "scenarios", "verdict"], rows)
 
 
-def draw(known: dict[str, Result], out: Path) -> bool:
+def draw_few(known: dict[str, Result], out: Path) -> bool:
+    """Draw the same after few updates of SFT."""
+    return draw(known, out, "few")
+
+
+def draw(known: dict[str, Result], out: Path, study: str = "scenarios") -> bool:
     """Draw the share solved by turns allowed; return whether there is any."""
     panels = {}
     for name in SCENARIOS:
-        results = seeds_of(known, f"scenarios/{name}")
+        results = seeds_of(known, f"{study}/{name}")
         if results:
             panels[name] = {
                 line: [r["stages"][stage]["within"] for r in results]

@@ -265,7 +265,19 @@ def test_scenarios_judge_the_predictions(complete: Results) -> None:
     assert "| 2.5 % | 5.0 % | 10.0 % | 20.0 % | 40.0 % | 80.0 % | 4.0 of 8 | 3 |" in row
     worse = made_up(lambda run: -0.05)
     assert scenarios.predictions(worse).count("does not hold") == 3
-    assert "have too few" in scenarios.predictions(few(complete, lambda run: run.seed < 2))
+    assert scenarios.predictions(few(complete, lambda run: run.seed < 2)).endswith(
+        "when all seeds are done."
+    )
+
+
+def test_few_is_judged_on_its_own_runs(complete: Results) -> None:
+    assert scenarios.few_table(complete).count("| 3 of 3 | holds |") == 3
+    (claim,) = [c for c in claims.CLAIMS if "improves agents" in c.text]
+    both = "scenarios/: RL is above SFT in 3 of 3; few/: RL is above SFT in 3 of 3"
+    assert claim.rule(complete) == ("open", both)
+    without = {name: r for name, r in complete.items() if not name.startswith("few/")}
+    assert claim.rule(without)[1].endswith("; runs of few/ are missing")
+    assert scenarios.few_table(without) == "No run is done."
 
 
 def test_transfer_marks_the_cells_outside_their_intervals(complete: Results) -> None:
@@ -297,7 +309,7 @@ def test_larger_model_has_its_scores_before_and_after_training(complete: Results
     assert "All runs start from the same weights (m)." in studies_report.progress(known)
     text = studies_report.progress(complete)
     assert "The runs of `larger/` start from the same weights (larger)." in text
-    assert "`async/`, `scenarios/` start from the same weights (m)." in text
+    assert "`scenarios/`, `few/` start from the same weights (m)." in text
 
 
 def test_predictions_about_the_larger_model_are_judged(complete: Results) -> None:
@@ -389,7 +401,7 @@ def test_report_works_with_incomplete_results(
     drawn = [path.name for path in (tmp_path / "images").glob("*.svg")]
     assert sorted(drawn) == sorted(f"studies_{name}.svg" for name in linked)
     # the page also has the committed runs on a CPU
-    assert len(drawn) == (7 if kept else 1)
+    assert len(drawn) == (8 if kept else 1)
 
 
 def test_report_names_what_is_wrong_with_the_results(tmp_path: Path) -> None:
