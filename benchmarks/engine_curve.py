@@ -55,13 +55,17 @@ class SameTasks(Trainer):
         """The episodes of each update, with the advantage of each turn."""
         self.rollouts: list[float] = []
         """The seconds of each rollout."""
+        self.outside: list[float] = []
+        """Of these, the seconds without sampling: environments and their texts."""
 
     async def play_batch(
         self, run: Run, rng: random.Random, turns: int | None, clock: Clock
     ) -> list[Episode]:
         began, samples = time.monotonic(), run.episodes // len(self.seeds)
+        before = clock.environment
         batch = await self.play(run.setting, self.seeds, samples, turns, clock)
         self.rollouts.append(round(time.monotonic() - began, 4))
+        self.outside.append(round(clock.environment - before, 4))
         return batch
 
     def update(self, batch: list[Episode], per_turn: list[list[float]], *rest: Any) -> Any:
@@ -97,7 +101,11 @@ def main(args: Args) -> None:
             numbers = {name: curve[name][step] for name in names}
             file.write(json.dumps({"step": step, "episodes": run.episodes, **numbers}) + "\n")
     updates = [round(s - r, 4) for s, r in zip(curve["seconds"], trainer.rollouts)]
-    stages = {"rollout": trainer.rollouts, "update": updates}
+    stages = {
+        "rollout": trainer.rollouts,
+        "of these, not sampling": trainer.outside,
+        "update": updates,
+    }
     (args.out / "stages.json").write_text(json.dumps(stages) + "\n", encoding="utf-8")
     print(f"success of the last update: {curve['success'][-1]:.1%}; see {args.out}")
 

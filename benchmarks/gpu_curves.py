@@ -94,7 +94,7 @@ def run(plan: Plan) -> list[str]:
     if plan.together and sum(trainer == "skyrl" for trainer, _ in plan.runs) > 1:
         raise ConfigError(
             "two runs of SkyRL that start at the same time use the same port; give one of them, or "
-            "leave out --together"
+            "omit --together"
         )
     for trainer, seed in plan.runs:
         if plan.runs.count((trainer, seed)) > 1:

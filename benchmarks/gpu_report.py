@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import re
 import sys
-from collections.abc import Sequence
-from itertools import combinations
+from collections.abc import Callable, Sequence
+from itertools import accumulate, combinations
 from math import comb
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import Any
 
 import gpu_runs
@@ -32,6 +33,14 @@ PARTS = ((0, 3), (5, 8), (10, 13), (15, 18), (19, 22), (22, 25))
 """The updates of the table of success: first, and the one after the last."""
 NORMS = 9
 """The number of updates whose gradient norms are averaged."""
+PERMUTATIONS = 20_000
+AIMS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "trl": ("60 updates a minute", lambda seconds, rate: rate >= 60),
+    "verl": ("less than 3 s", lambda seconds, rate: seconds < 3),
+    "openrlhf": ("less than 4 s", lambda seconds, rate: seconds < 4),
+    "engine": ("120 updates a minute", lambda seconds, rate: rate >= 120),
+}
+"""The aim of a trainer, and whether its median seconds and its updates a minute meet it."""
 
 
 def speed_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
@@ -43,8 +52,9 @@ def speed_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
                 if run["alone"] and len(run["updates"]) > 1:
                     curves = [[u["success"] for u in own["updates"]] for own in seeds.values()]
                     success = _range(_means(curves, *PARTS[-1]))
-                    rows.append([TRAINERS[trainer], start, str(seed), *_speed(run), success])
-    head = ["Trainer", "First weights", "Seed", "Seconds an update", "Updates a minute"]
+                    cells = [TRAINERS[trainer], start, str(seed), run.get("date", "")]
+                    rows.append([*cells, *_speed(run), success])
+    head = ["Trainer", "First weights", "Seed", "Date", "Seconds an update", "Updates a minute"]
     shares = ["Rollout", "Training", "Weight sync", "Rest"]
     first, end = PARTS[-1]
     success = f"Success, updates {first} to {end - 1}, all seeds"
@@ -59,7 +69,7 @@ def _speed(run: dict[str, Any]) -> list[str]:
     tokens = median(u["tokens"] / u["seconds"] for u in updates)
     return [
         f"{seconds:.2f}",
-        f"{60 / seconds:.0f}",
+        f"{per_minute(run):.0f}",
         *("" if share is None else f"{share:.0%}" for share in _shares(run, seconds)),
         "" if busy is None else f"{busy:.0%}",
         f"{tokens:,.0f}",
@@ -67,21 +77,29 @@ def _speed(run: dict[str, Any]) -> list[str]:
     ]
 
 
+def per_minute(run: dict[str, Any]) -> float:
+    """Return the updates a minute of a run after its first update."""
+    seconds = [u["seconds"] for u in run["updates"][1:]]
+    return 60 * len(seconds) / sum(seconds)
+
+
 def _shares(run: dict[str, Any], seconds: float) -> list[float | None]:
     """Return the shares of rollout, training and weight sync in an update, and the rest.
 
     TRL measures its rollout together with what follows it, so its rollout is that of the longest
-    episode, and its training is what is outside of that stage. The engine's update contains its
-    weight sync.
+    episode without the weight sync, and its training is what is outside of that stage. The engine's
+    update contains its weight sync.
     """
     stages = run["stages"]
     if not stages:
         return [None] * 4
-    rollout = stages.get("rollout", run["rollout"] or 0.0)
-    training = sum(stages.get(name, 0.0) for name in TRAINING)
-    if "rollout and logprobs" in stages:
-        training = seconds - stages["rollout and logprobs"]
     sync = stages.get("weight sync", stages.get("of these, weight sync"))
+    if "rollout and logprobs" in stages:
+        rollout = (run["rollout"] or 0.0) - (sync or 0.0)
+        training = seconds - stages["rollout and logprobs"]
+    else:
+        rollout = stages.get("rollout", 0.0)
+        training = sum(stages.get(name, 0.0) for name in TRAINING)
     parts = [rollout / seconds, training / seconds, (sync or 0.0) / seconds]
     # medians of parts can add up to more than the median of the whole
     rest = max(0.0, 1 - sum(parts))
@@ -96,14 +114,56 @@ def success_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
         means = [_means(curves, first, end) for first, end in PARTS]
         parts.append(means)
         lengths = ", ".join(str(len(c)) for c in curves)
-        norms = [u["grad_norm"] for run in seeds.values() for u in run["updates"][:NORMS]]
-        norm = f"{fmean(norms):.2f} ± {stdev(norms) / len(norms) ** 0.5:.2f}"
+        norms = _norms(seeds)
+        norm = f"{fmean(norms):.2f} ({min(norms):.2f} to {max(norms):.2f})"
         rows.append([TRAINERS[trainer], lengths, *map(_range, means), _learning(curves), norm])
     gaps = [f"{100 * _gap(list(part)):.1f}" for part in zip(*parts)]
     rows.append(["largest gap between two ranges, in points", "", *gaps, "", ""])
     head = ["Trainer", "Updates of each seed", *(f"Updates {a} to {b - 1}" for a, b in PARTS)]
     tail = [f"First update with {LEARNING:.0%}", f"Mean gradient norm, updates 0 to {NORMS - 1}"]
     return markdown([*head, *tail], rows)
+
+
+def _norms(seeds: dict[int, dict[str, Any]]) -> list[float]:
+    """Return the mean gradient norm of the first updates of each run."""
+    return [fmean(u["grad_norm"] for u in run["updates"][:NORMS]) for run in seeds.values()]
+
+
+def norms_text(known: dict[str, dict[int, dict[str, Any]]]) -> str:
+    """Compare the gradient norms of the trainers by a permutation test over all runs."""
+    groups = [_norms(seeds) for seeds in known.values()]
+    norms, rng = [n for own in groups for n in own], random.Random(0)
+    spread = _spread(norms, groups)
+    as_large = 0
+    for _ in range(PERMUTATIONS):
+        rng.shuffle(norms)
+        as_large += _spread(norms, groups) >= spread - 1e-12
+    return (
+        f"The mean gradient norms of the {len(norms)} runs do not depend on the trainer more than "
+        f"chance explains: p = {as_large / PERMUTATIONS:.2f} in a permutation test."
+        if as_large > 0.05 * PERMUTATIONS
+        else f"The mean gradient norms of the {len(norms)} runs depend on the trainer: "
+        f"p = {as_large / PERMUTATIONS:.3f} in a permutation test."
+    )
+
+
+def _spread(norms: Sequence[float], groups: Sequence[Sequence[float]]) -> float:
+    """Return the variance between groups of these sizes."""
+    ends = list(accumulate(len(own) for own in groups))
+    parts = [norms[end - len(own) : end] for end, own in zip(ends, groups)]
+    middle = fmean(norms)
+    return sum(len(part) * (fmean(part) - middle) ** 2 for part in parts)
+
+
+def aims_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
+    """Compare the runs that had the GPU alone with the aims of this page."""
+    rows = []
+    for trainer, (aim, met) in AIMS.items():
+        run = next(run for run in known[trainer].values() if run["alone"])
+        seconds, rate = median(u["seconds"] for u in run["updates"][1:]), per_minute(run)
+        cells = [TRAINERS[trainer], aim, f"{seconds:.2f} s", f"{rate:.0f}"]
+        rows.append([*cells, "yes" if met(seconds, rate) else "no"])
+    return markdown(["Trainer", "Aim", "Median update", "Updates a minute", "Met"], rows)
 
 
 def _means(curves: Sequence[Sequence[float]], first: int, end: int) -> list[float]:
@@ -241,6 +301,8 @@ TABLES = {
     "success-earlier": earlier_table,
     "success-float32": float32_table,
     "gap": largest_gap,
+    "norms": norms_text,
+    "aims": aims_table,
     "large": large_table,
     "first-gradient": first_gradient_table,
     "replays": replays_table,

@@ -20,6 +20,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -70,6 +71,13 @@ STAGES = {
     },
 }
 """What a trainer's log calls its stages."""
+TRL_STAGES = {
+    "_prepare_inputs": "rollout and logprobs",
+    "vLLM.generate": "of these, generation",
+    "sync_weights": "of these, weight sync",
+    "compute_loss": "loss",
+}
+"""What TRL's profiler calls its stages, without the name of the class."""
 
 
 @dataclass
@@ -101,9 +109,10 @@ def collect(args: Collect) -> None:
     if args.model:
         run["model"] = args.model
     if args.alone:
+        run["date"] = date.today().isoformat()
         per_update = round(updates[0]["episodes"])
         run["rollout"] = rollout_seconds(args.folder / "episodes.jsonl", per_update)
-        run["stages"] = stages_of(args.folder, args.trainer, len(updates))
+        run["stages"] = stages_of(args.folder, args.trainer)
         run["gpu_busy"] = gpu_busy(args.folder / "gpu.csv", sum(u["seconds"] for u in updates[1:]))
     out = kept_run(args.trainer, args.seed)
     out.mkdir(parents=True, exist_ok=True)
@@ -129,46 +138,24 @@ def rollout_seconds(path: Path, per_update: int) -> float | None:
     return round(median(later), 3) if later else None
 
 
-def stages_of(folder: Path, trainer: str, updates: int) -> dict[str, float]:
+def stages_of(folder: Path, trainer: str) -> dict[str, float]:
     """Return the median seconds of each stage that the trainer itself measures."""
     source = folder / ("stages.json" if trainer in ("engine", "trl") else "log.txt")
     if not source.exists():
         return {}
-    if trainer == "engine":
+    if source.suffix == ".json":
         measured = json.loads(source.read_text(encoding="utf-8"))
-        return {name: _median(own[1:]) for name, own in measured.items() if len(own) > 1}
-    if trainer == "trl":
-        return trl_stages(source, updates)
+        seconds = {name.partition(".")[2] or name: own for name, own in measured.items()}
+        names = TRL_STAGES if trainer == "trl" else {name: name for name in seconds}
+        return {
+            name: _median(seconds[call][1:])
+            for call, name in names.items()
+            if len(seconds.get(call, ())) > 1
+        }
     text = source.read_text(encoding="utf-8", errors="replace")
     names = STAGES.get(trainer, {})
     seconds = {name: re.findall(rf"{key}([\d.e-]+)", text) for key, name in names.items()}
     return {name: _median(map(float, own[1:])) for name, own in seconds.items() if len(own) > 1}
-
-
-def trl_stages(path: Path, updates: int) -> dict[str, float]:
-    """Return TRL's stages per update; a stage whose calls do not divide into updates is left out.
-
-    TRL calls the first two methods once per micro-batch, and vLLM once per turn.
-    """
-    calls = json.loads(path.read_text(encoding="utf-8"))
-    seconds = {name.partition(".")[2]: own for name, own in calls.items()}
-    names = {
-        "_prepare_inputs": "rollout and logprobs",
-        "vLLM.generate": "of these, generation",
-        "sync_weights": "of these, weight sync",
-        "compute_loss": "loss",
-    }
-    return {
-        name: _median(_per_update(seconds[call], updates)[1:])
-        for call, name in names.items()
-        if call in seconds and len(seconds[call]) % updates == 0
-    }
-
-
-def _per_update(seconds: list[float], updates: int) -> list[float]:
-    """Return the sum of the calls of each update."""
-    calls = len(seconds) // updates
-    return [sum(seconds[i : i + calls]) for i in range(0, calls * updates, calls)]
 
 
 def gpu_busy(path: Path, seconds: float) -> float | None:

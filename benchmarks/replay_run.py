@@ -58,7 +58,7 @@ class Args:
 def trained_updates(folder: Path) -> dict[int, Sequences]:
     """Return the sequences of each update of a run, from its record.
 
-    Updates without trained tokens are left out.
+    Updates without trained tokens are skipped.
     """
     updates = defaultdict[int, list[Episode]](list)
     for episode in read_episodes(folder / "episodes.jsonl"):

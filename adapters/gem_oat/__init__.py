@@ -52,7 +52,7 @@ ADAPTER = Adapter(
     ),
     status="ready",
     summary="a multi-turn actor for get_program, and a learner with gem's advantages",
-    gpu="one H200: one update, conformance in bfloat16; "
+    gpu="one H200: one update, conformance in bfloat16 with a mock of vLLM; "
     "oat 0.2.4, vLLM 0.24, torch 2.11, mocks of launchpad and plasma",
 )
 

@@ -2,7 +2,7 @@
 
 gem's generator returns recorded episodes. SkyRL's trainer validates them, makes its batch, pads it
 and computes advantages, as in training. The gradient is that of SkyRL's loss on SkyRL's model
-wrapper. Only the Ray workers are left out: they split and distribute what the kit checks.
+wrapper. Only the Ray workers are missing: they split and distribute what the kit checks.
 """
 
 from __future__ import annotations

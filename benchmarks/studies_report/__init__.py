@@ -1,6 +1,6 @@
 """Report of the studies: the tables and figures of docs/studies.md, from results of `studies.py`.
 
-It works with incomplete results: missing runs are counted and left out, no test has fewer than four
+It works with incomplete results: missing runs are counted and skipped, no test has fewer than four
 seeds on either side, and a missing test of the plan counts as p = 1.
 """
 

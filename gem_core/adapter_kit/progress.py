@@ -26,7 +26,7 @@ def seeds_of_update(
     """Return the seeds of an update, counted from 0: `batch_size` seeds, each `samples` times.
 
     They depend on the number of the update only, so a resumed run has the same. Each pass over the
-    seeds has its own order, and leaves out the last seeds if they do not fill a batch.
+    seeds has its own order, and skips the last seeds if they do not fill a batch.
     """
     epoch, batch = divmod(update, len(seeds) // batch_size)
     order = list(seeds)

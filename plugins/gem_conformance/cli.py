@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if harness.only_cpu and (args.device != "cpu" or args.bfloat16):
         raise ConfigError(
             f"the harness of {adapter.name!r} runs on the CPU in float32; "
-            "leave out --device and --bfloat16"
+            "omit --device and --bfloat16"
         )
     if not args.no_ranks and (args.device != "cpu" or args.bfloat16):
         raise ConfigError(

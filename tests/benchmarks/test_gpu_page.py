@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -46,19 +47,46 @@ def test_stages_of_verl_are_in_its_log(run: Path) -> None:
     assert kept["stages"] == {"rollout": 1.5, "advantages": 0.5}
     assert kept["gpu_busy"] == 0.25
     assert "turn/0/return" not in kept["updates"][0]
-    row = "| verl | bfloat16 | 0 | 2.00 | 30 | 75% | 25% | 0% | 0% | 25% | 50 | rollout 1.5"
+    row = f"| {kept['date']} | 2.00 | 30 | 75% | 25% |  | 0% | 25% | 50 | rollout 1.5, advantages"
     assert row in report.speed_table(gpu_runs.runs())
 
 
-def test_stages_of_trl_are_summed_per_update(run: Path) -> None:
-    calls = {
-        "T._prepare_inputs": [9, 0, 1.0, 0, 1.2, 0],
-        "T.compute_loss": [9, 9, 0.2, 0.3, 0.2, 0.3],
+def test_stages_of_trl_have_its_names(run: Path) -> None:
+    stages = {
+        "T._prepare_inputs": [9, 1.0, 1.2],
+        "T.vLLM.generate": [9, 0.6, 0.6],
+        "T.sync_weights": [9, 0.2, 0.2],
+        "T.compute_loss": [9, 0.5, 0.5],
+        "T._calculate_rewards": [9, 0.1, 0.1],
     }
-    (run / "stages.json").write_text(json.dumps(calls), encoding="utf-8")
+    (run / "stages.json").write_text(json.dumps(stages), encoding="utf-8")
     gpu_runs.collect(gpu_runs.Collect(run, "trl", 1, alone=True))
-    assert gpu_runs.runs()["trl"][1]["stages"] == {"rollout and logprobs": 1.1, "loss": 0.5}
-    assert "| 30 | 0% | 45% | 0% | 55% | 25% |" in report.speed_table(gpu_runs.runs())
+    kept = gpu_runs.runs()["trl"][1]
+    expected = {"rollout and logprobs": 1.1, "of these, generation": 0.6}
+    assert kept["stages"] == {**expected, "of these, weight sync": 0.2, "loss": 0.5}
+    # the longest episode of 0.8 s contains the weight sync
+    assert report._shares({**kept, "rollout": 0.8}, 2.0) == pytest.approx([0.3, 0.45, 0.1, 0.15])
+
+
+def test_updates_a_minute_include_slow_ones(run: Path) -> None:
+    seconds = [9.0, 1.0, 1.0, 2.0]
+    known = {
+        "updates": [{"seconds": s, "tokens": 100} for s in seconds],
+        "stages": {},
+        "gpu_busy": None,
+    }
+    assert report._speed(known)[:2] == ["1.00", "45"]
+
+
+def test_gradient_norms_are_compared_over_runs() -> None:
+    def of(*norms: float) -> dict[int, dict[str, object]]:
+        return {i: {"updates": [{"grad_norm": n}]} for i, n in enumerate(norms)}
+
+    same = {"trl": of(0.1, 0.3, 0.2, 0.4), "verl": of(0.4, 0.2, 0.3, 0.1)}
+    assert "than chance explains: p = 1.00" in report.norms_text(same)
+    apart = {"trl": of(0.1, 0.1, 0.2, 0.2), "verl": of(0.3, 0.3, 0.4, 0.4)}
+    # 2 of the 70 ways to divide eight runs are this far apart
+    assert re.search(r"depend on the trainer: p = 0\.0[23]", report.norms_text(apart))
 
 
 def test_stages_of_the_engine_are_lists(run: Path) -> None:

@@ -20,7 +20,7 @@ __all__ = ["AccessibilityTree", "read_tree"]
 _FLAT = frozenset(
     {"", "none", "generic", "paragraph", "LabelText", "Section", "InlineTextBox", "LineBreak"}
 )
-"""Roles that are left out; their children take their place. With a name they are shown."""
+"""Roles that are skipped; their children take their place. With a name they are shown."""
 _STATES = ("disabled", "selected", "expanded", "focused", "pressed")
 _LONGEST_NAME = 120
 
