@@ -57,7 +57,7 @@ def _beats_reinforce(known: dict[str, Result]) -> Verdict:
     higher, lower = _counts(own, found)
     evidence = f"ReBN higher on {higher} and lower on {lower} of {len(own)} environments"
     if missing:
-        return OPEN, f"tests of {missing} of {len(own)} environments have too few seeds"
+        return OPEN, f"tests of {missing} of {len(own)} environments lack planned runs"
     if lower:
         return FAILS, evidence
     return (HOLDS if higher > len(own) / 2 else OPEN), evidence
@@ -68,7 +68,7 @@ def _matches_others(known: dict[str, Result]) -> Verdict:
     own = {key: c for key, c in tests.items() if key[1] in ("grpo", "ppo")}
     missing = sum(not _complete(c) for c in own.values())
     if missing:
-        return OPEN, f"{missing} of {len(own)} tests have too few seeds"
+        return OPEN, f"{missing} of {len(own)} tests lack planned runs"
     found = significant(tests, ALGORITHM_TESTS)
     _, lower = _counts(own, found)
     close = sum(c is not None and c.low > -MARGIN for c in own.values())
@@ -126,7 +126,7 @@ def _scaling_inter(known: dict[str, Result]) -> Verdict:
     tests = horizon.growing_against_fixed(known)
     missing = sum(not _complete(c, HORIZON_SEEDS) for c in tests.values())
     if missing:
-        return OPEN, f"{missing} of {len(tests)} tests have too few seeds"
+        return OPEN, f"{missing} of {len(tests)} tests lack planned runs"
     higher, lower = _counts(tests, significant(tests, horizon.TESTS))
     evidence = f"growing horizons higher in {higher} and lower in {lower} of {len(tests)} tests"
     if lower:
@@ -165,7 +165,7 @@ def _halves_time(known: dict[str, Result]) -> Verdict:
     tests = asynchronous.against_sync(known)
     missing = sum(not _complete(c, ASYNC_SEEDS) for c in tests.values())
     if missing:
-        return OPEN, f"{missing} of {len(tests)} tests have too few seeds"
+        return OPEN, f"{missing} of {len(tests)} tests lack planned runs"
     sync, stream = (fmean(asynchronous.seconds_of(known, name)) for name in ("sync", "stream"))
     if not asynchronous.all_reach(known, "sync", "stream"):
         return OPEN, "not all runs of `sync` and `stream` reach 75 %"
