@@ -45,6 +45,7 @@ from algorithms_plan import (
     SETTINGS,
     TOOLS,
     Run,
+    chosen_updates,
     missing_runs,
     plan,
     selected_runs,
@@ -228,7 +229,7 @@ def main(
         raise ConfigError(
             f"the time of {timed[0]} is a result, so it must not share its process; set --lanes 1"
         )
-    scenario = next((run.name for run in todo if run.expert_updates), None)
+    scenario = next((run.name for run in todo if run.expert_updates or run.expert_pilot), None)
     if args.lanes > 1 and scenario is not None:
         raise ConfigError(
             f"the SFT of {scenario} would block the other runs of its process; name other runs, "
@@ -242,6 +243,12 @@ def main(
             else run
             for run in todo
         ]
+    todo = [
+        replace(run, expert_updates=chosen_updates(args.out, run.expert_pilot, planned))
+        if run.expert_pilot
+        else run
+        for run in todo
+    ]
     prepare(args.work)
     sizes = (args.workers, args.lanes, args.slots, args.room, args.context)
     code = train_all(

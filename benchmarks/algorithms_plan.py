@@ -161,6 +161,8 @@ class Run:
     """`sync`, or one of the asynchronous rollouts of `uneven.py`."""
     expert_updates: int = 0
     """SFT updates on episodes of an expert before RL; more than 0 for those of `scenarios.py`."""
+    expert_pilot: str = ""
+    """The runs whose results choose `expert_updates`, without their own: see `chosen_updates`."""
     expert_episodes: int = 256
     """Seeds that the expert plays for them."""
     expert_size: int = 32
@@ -291,6 +293,25 @@ def tuned(out: Path, planned: Sequence[Run] | None = None) -> dict[str, float]:
         algorithm: max(RATES, key=lambda rate: fmean(scores[like, rate]))
         for algorithm, like in TUNED_AS.items()
     }
+
+
+def chosen_updates(out: Path, prefix: str, planned: Sequence[Run]) -> int:
+    """Return the SFT updates that a pilot chooses, from the runs whose name begins with `prefix`.
+
+    The fewest after which a single try solves 20 to 70 %, or the one nearest to 45 %.
+    """
+    shares: dict[int, float] = {}
+    for run in planned:
+        if run.name.startswith(f"{prefix}-"):
+            if not (out / run.path).is_file():
+                raise ConfigError(
+                    f"{run.name} has no result, and the SFT updates depend on it; first run "
+                    f"{prefix}-"
+                )
+            result = json.loads((out / run.path).read_text(encoding="utf-8"))
+            shares[run.expert_updates] = result["stages"]["sft"]["pass"]["1"]
+    between = [count for count, share in shares.items() if 0.2 <= share <= 0.7]
+    return min(between) if between else min(shares, key=lambda count: abs(shares[count] - 0.45))
 
 
 def _slug(setting: Setting) -> str:

@@ -14,6 +14,7 @@ __all__ = [
     "bootstrap_difference",
     "discoveries",
     "permutation_p",
+    "sign_flip_p",
     "superiority",
 ]
 
@@ -37,6 +38,15 @@ def permutation_p(ours: Sequence[float], theirs: Sequence[float]) -> float | Non
         means = inside / len(ours), (total - inside) / len(theirs)
         as_large += abs(means[0] - means[1]) >= difference - 1e-12
     return as_large / comb(len(values), len(ours))
+
+
+def sign_flip_p(differences: Sequence[float]) -> float:
+    """Return p of an exact two-sided test that paired differences have a mean of 0."""
+    observed = abs(fsum(differences))
+    sums = [0.0]
+    for own in differences:
+        sums = [total + sign * own for total in sums for sign in (1, -1)]
+    return sum(abs(total) >= observed - 1e-12 for total in sums) / len(sums)
 
 
 def discoveries(p_values: Sequence[float], rate: float = 0.05, planned: int | None = None) -> int:

@@ -87,7 +87,8 @@ async def train_scenario(trainer: Trainer, run: Run) -> dict[str, Any]:
     trainer.policy.refresh()
     stages["sft"] = await measure(trainer, run)
     curve = await trainer.updates(run, clock)
-    stages["rl"] = await measure(trainer, run)
+    if run.updates:
+        stages["rl"] = await measure(trainer, run)
     result = await trainer.result(run, curve, clock, time.time() - began)
     expert = {"episodes": len(sequences), "loss": round(loss, 4)}
     return {**result, "stages": stages, "expert": expert}

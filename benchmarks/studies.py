@@ -4,7 +4,8 @@
     python benchmarks/studies.py warm-up --model smollm2  # SFT warm-up: the model of all runs
     python benchmarks/studies.py run tuning/ --workers 4 --lanes 3 --room 40000
     python benchmarks/studies.py run algorithms/ --workers 4 --lanes 3 --room 40000 --seconds 1500
-    python benchmarks/studies.py run horizon/ scenarios/ few/ --context 1536 --slots 64 --workers 12
+    python benchmarks/studies.py run horizon/ few/pilot- --context 1536 --slots 64 --workers 12
+    python benchmarks/studies.py run transfer/ few/ --context 1536 --slots 64 --workers 12
     python benchmarks/studies.py run async/              # its times are results
     python benchmarks/studies.py run larger/ --model runs/larger/model --slots 64 --room 16384
     python benchmarks/studies.py report                  # tables and figures of docs/studies.md
@@ -12,8 +13,8 @@
 `larger/` starts from the model of `larger_model.py`, all others from that of `warm-up`. A finished
 run is one small JSON file in benchmarks/results/studies.
 
-`algorithms.py` describes `--workers`, `--lanes` and `--room`. scenarios/ and runs whose time is a
-result need one lane.
+`algorithms.py` describes `--workers`, `--lanes` and `--room`. scenarios/, few/ and runs whose time
+is a result need one lane.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def progress(known: dict[str, Result]) -> str:
     for model, own in studies.items():
         runs = f"The runs of {', '.join(own)}" if len(studies) > 1 else "All runs"
         starts.append(f"{runs} start from the same weights ({model}).")
-    text = f"On {', '.join(facts['device'])} with torch {', '.join(facts['torch'])}."
+    text = f"The runs used {', '.join(facts['device'])} with torch {', '.join(facts['torch'])}."
     return f"{table}\n\n{' '.join([text, *starts])}"
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from algorithms_plan import Run
 from report_tables import Result, markdown, results_under
 from studies_plan import ENVIRONMENTS, RATIO_ON, SEEDS
 
@@ -16,12 +18,16 @@ __all__ = [
     "ALGORITHMS",
     "ALGORITHM_TESTS",
     "RATIO_TESTS",
+    "SATURATED",
     "against_rebn",
     "draw",
     "ratio_table",
     "results_table",
     "returns_of",
+    "saturated",
+    "seeds_of",
     "tests_table",
+    "untrained_returns",
 ]
 
 ALGORITHMS = {
@@ -34,6 +40,8 @@ ALGORITHMS = {
 }
 """In the order of the tables; colours of Okabe and Ito."""
 ALGORITHM_TESTS = len(ENVIRONMENTS) * (len(ALGORITHMS) - 1)
+SATURATED = 0.01
+"""A difference of returns with which an environment cannot tell algorithms apart."""
 RATIO_ALGORITHMS = ("rebn", "grpo", "ppo")
 RATIO_TESTS = len(RATIO_ON) * len(RATIO_ALGORITHMS)
 
@@ -49,6 +57,22 @@ def returns_of(known: dict[str, Result], cell: str) -> list[float]:
     return [r["evaluation"]["return"] for r in seeds_of(known, cell)]
 
 
+def untrained_returns(before: Result) -> list[float]:
+    """Return the untrained model's returns on the seeds that trained models are evaluated on."""
+    returns = before["evaluation"]["returns"][: Run.evaluated]
+    return [own for own in returns if own is not None]
+
+
+def saturated(known: dict[str, Result]) -> list[str]:
+    """Return the environments on which all algorithms end within `SATURATED` of each other."""
+    cells = {
+        env: [returns_of(known, f"algorithms/{env}-{name}") for name in ALGORITHMS]
+        for env in ENVIRONMENTS
+    }
+    means = {env: [fmean(own) for own in cell] for env, cell in cells.items() if all(cell)}
+    return [env for env, own in means.items() if max(own) - min(own) <= SATURATED]
+
+
 def results_table(known: dict[str, Result]) -> str:
     """Return and success on held-out seeds, before and after training."""
     rows = []
@@ -56,22 +80,25 @@ def results_table(known: dict[str, Result]) -> str:
         own = []
         before = known.get(f"before/{env}")
         if before is not None:
-            e = before["evaluation"]
-            own.append(["before", f"{e['return']:.3f}", f"{100 * e['success']:.1f} %", "", ""])
+            success = before["evaluation"]["success"]
+            level = fmean(untrained_returns(before))
+            own.append(["before", f"{level:.3f}", f"{100 * success:.1f} %", "", "", ""])
         for name, line in ALGORITHMS.items():
-            evaluations = [r["evaluation"] for r in seeds_of(known, f"algorithms/{env}-{name}")]
+            results = seeds_of(known, f"algorithms/{env}-{name}")
+            evaluations = [r["evaluation"] for r in results]
             if evaluations:
                 returns = with_interval([e["return"] for e in evaluations])
                 success = with_interval([e["success"] for e in evaluations], percent=True)
                 below = ""
                 if before is not None:
-                    level = before["evaluation"]["return"]
                     below = str(sum(e["return"] < level for e in evaluations))
-                own.append([line.label, returns, success, below, str(len(evaluations))])
+                training = with_interval([fmean(r["curve"]["return"]) for r in results])
+                own.append([line.label, returns, success, training, below, str(len(results))])
         rows += [["" if i else env, *row] for i, row in enumerate(own)]
     if not rows:
         return "No run is done."
-    head = ["", "", "return", "success", "seeds below the untrained model", "seeds"]
+    training = "return in training, all updates"
+    head = ["", "", "return", "success", training, "seeds below the untrained model", "seeds"]
     return markdown(head, rows)
 
 

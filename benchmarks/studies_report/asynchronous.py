@@ -34,6 +34,8 @@ __all__ = [
 
 TARGET = 0.75
 WINDOW = 5
+SKIPPED = 2
+"""Updates whose time is not counted."""
 LINES = {
     "sync": Line("sync", "#d55e00", "-"),
     "one-off": Line("one-off: two batches in flight", "#0072b2", "--"),
@@ -48,15 +50,16 @@ Times = tuple[float, int | None]
 def reached(result: Result) -> Times:
     """Return when the mean success of five updates is at the target for the first time.
 
-    The first update is not counted: it starts processes, and compiles on a GPU. A run that does not
-    reach the target counts with its whole time.
+    The first updates are not counted: they start processes and compile on a GPU, and asynchronous
+    rollouts play a second batch meanwhile. A run that does not reach the target counts with its
+    whole time.
     """
     curve = result["curve"]
-    times = list(accumulate(curve["seconds"][1:], initial=0.0))
+    times = list(accumulate(curve["seconds"][SKIPPED:], initial=0.0))
     means = smooth(curve["success"], WINDOW)
     for update in range(WINDOW, len(means) + 1):
         if means[update - 1] >= TARGET:
-            return times[update - 1], update
+            return times[update - SKIPPED], update
     return times[-1], None
 
 
@@ -246,17 +249,17 @@ def _draw(known: dict[str, Result], prefix: str, title: str, out: Path) -> bool:
     for name, line in LINES.items():
         results = seeds_of(known, f"{prefix}{name}")
         if results:
-            end = min(sum(r["curve"]["seconds"][1:]) for r in results)
+            end = min(sum(r["curve"]["seconds"][SKIPPED:]) for r in results)
             positions[line] = [end * i / POINTS for i in range(POINTS + 1)]
             curves[line] = [_on_grid(r, positions[line]) for r in results]
     if curves:
-        labels = {"ylabel": "success in training", "xlabel": "seconds after the first update"}
+        labels = {"ylabel": "success in training", "xlabel": "seconds after the second update"}
         draw_panels({title: curves}, out, positions=positions, width=1, **labels)
     return bool(curves)
 
 
 def _on_grid(result: Result, grid: Sequence[float]) -> list[float]:
     """Return the success (mean of five updates) of the last update before each time."""
-    times = list(accumulate(result["curve"]["seconds"][1:], initial=0.0))
-    means = smooth(result["curve"]["success"], WINDOW)
+    times = list(accumulate(result["curve"]["seconds"][SKIPPED:], initial=0.0))
+    means = smooth(result["curve"]["success"], WINDOW)[SKIPPED - 1 :]
     return [means[max(i for i, t in enumerate(times) if t <= seconds)] for seconds in grid]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
+from report_statistics import discoveries, sign_flip_p
 from report_tables import Result, markdown
 from studies_cpu_plan import CPU_SCENARIOS
-from studies_plan import SCENARIO_SEEDS, SCENARIOS
+from studies_plan import FEW_SEEDS, FEW_UPDATES, SCENARIO_SEEDS, SCENARIOS
 
 from studies_report.algorithms import seeds_of
 from studies_report.asynchronous import tiny_results
@@ -16,12 +18,13 @@ from studies_report.figures import Line, draw_panels
 
 __all__ = [
     "LINES",
+    "after_few",
     "draw",
     "draw_few",
     "few_table",
-    "gains",
     "predictions",
     "results_table",
+    "significant_few",
     "stage_means",
     "tiny_table",
 ]
@@ -38,15 +41,72 @@ def stage_means(results: list[Result], stage: str, k: int = 1) -> float:
     return fmean(r["stages"][stage]["pass"][str(k)] for r in results)
 
 
-def results_table(known: dict[str, Result], study: str = "scenarios") -> str:
+def results_table(known: dict[str, Result]) -> str:
     """The three scenarios on a GPU, and the predictions of the plan."""
-    table = _table(known, f"{study}/", SCENARIOS)
-    return f"{table}\n\n{predictions(known, study)}" if table else "No run is done."
+    table = _table(known, "scenarios/", SCENARIOS)
+    return f"{table}\n\n{predictions(known)}" if table else "No run is done."
 
 
 def few_table(known: dict[str, Result]) -> str:
-    """The same after few updates of SFT."""
-    return results_table(known, "few")
+    """The same after few updates of SFT, with the pilot that chose their number, and the tests."""
+    table = _table(known, "few/", SCENARIOS)
+    parts = [_pilot(known), table, _few_tests(known) if table else ""]
+    return "\n\n".join(part for part in parts if part) or "No run is done."
+
+
+def _pilot(known: dict[str, Result]) -> str:
+    rows = []
+    for name in SCENARIOS:
+        results = [known.get(f"few/pilot-{name}-{count}") for count in FEW_UPDATES]
+        if any(results):
+            shares = ["" if r is None else _percent([_single_try(r, "sft")]) for r in results]
+            rows.append([name, *shares])
+    head = ["a single try in the pilot, by updates of SFT", *map(str, FEW_UPDATES)]
+    return markdown(head, rows) if rows else ""
+
+
+def _single_try(result: Result, stage: str) -> float:
+    return float(result["stages"][stage]["pass"]["1"])
+
+
+class Paired(NamedTuple):
+    """A single try after RL minus one after SFT of the same run."""
+
+    difference: float
+    p: float
+    seeds: int
+
+
+def after_few(known: dict[str, Result]) -> dict[str, Paired | None]:
+    """Return the tests of few/; None if a seed is missing."""
+    tests: dict[str, Paired | None] = {}
+    for name in SCENARIOS:
+        results = seeds_of(known, f"few/{name}")
+        own = [_single_try(r, "rl") - _single_try(r, "sft") for r in results]
+        complete = len(own) == FEW_SEEDS
+        tests[name] = Paired(fmean(own), sign_flip_p(own), len(own)) if complete else None
+    return tests
+
+
+def significant_few(tests: Mapping[str, Paired | None]) -> list[str]:
+    """Return the discoveries at a rate of 5 % over the three tests."""
+    known = {name: test.p for name, test in tests.items() if test is not None}
+    count = discoveries(list(known.values()), planned=len(SCENARIOS))
+    return sorted(known, key=lambda name: known[name])[:count]
+
+
+def _few_tests(known: dict[str, Result]) -> str:
+    tests = after_few(known)
+    found, rows = significant_few(tests), []
+    for name, test in tests.items():
+        if test is not None:
+            holds = name in found and test.difference > 0
+            judged = "holds" if holds else "does not hold" if name in found else "not significant"
+            change = f"{100 * test.difference:+.1f} points"
+            rows.append([f"RL raises a single try in {name}", change, f"{test.p:.4f}", judged])
+    if not rows:
+        return "The tests are made when all seeds of a scenario are done."
+    return markdown(["predicted", "after RL minus after SFT", "p", "verdict"], rows)
 
 
 def tiny_table(known: dict[str, Result]) -> str:
@@ -83,36 +143,25 @@ def _percent(shares: Iterable[float]) -> str:
     return f"{100 * fmean(shares):.1f} %"
 
 
-def gains(known: dict[str, Result], study: str) -> dict[str, list[bool]] | None:
-    """Return what the plan predicts, for each scenario; None if a seed is missing."""
+def predictions(known: dict[str, Result]) -> str:
+    """What the plan predicted for the GPU, and the direction of what came out."""
     outcomes: dict[str, list[bool]] = {"sft": [], "rl": [], "sharper": []}
     for name in SCENARIOS:
-        results = seeds_of(known, f"{study}/{name}")
+        results = seeds_of(known, f"scenarios/{name}")
         if len(results) < SCENARIO_SEEDS:
-            return None
+            return "The predictions are judged when all seeds are done."
         before, sft, rl = (stage_means(results, stage) for stage in LINES)
         wider = stage_means(results, "rl", 8) - stage_means(results, "sft", 8)
         outcomes["sft"].append(sft > before)
         outcomes["rl"].append(rl > sft)
         outcomes["sharper"].append(rl - sft > max(0.0, wider))
-    return outcomes
-
-
-def predictions(known: dict[str, Result], study: str = "scenarios") -> str:
-    """What the plan predicted for the GPU, and what came out."""
-    outcomes = gains(known, study)
-    if outcomes is None:
-        return "The predictions are judged when all seeds are done."
     texts = {
-        "sft": ("SFT raises a single try in all three", 3),
-        "rl": ("RL raises it further in at least two", 2),
-        "sharper": ("RL raises a single try by more than pass@8", 3),
+        "sft": "SFT raises a single try in all three",
+        "rl": "RL raises it further in at least two",
+        "sharper": "RL raises a single try by more than pass@8",
     }
-    rows = []
-    for key, (text, least) in texts.items():
-        count = sum(outcomes[key])
-        rows.append([text, f"{count} of 3", "holds" if count >= least else "does not hold"])
-    return markdown(["predicted", "scenarios", "verdict"], rows)
+    rows = [[text, f"{sum(outcomes[key])} of 3"] for key, text in texts.items()]
+    return markdown(["predicted", "scenarios whose mean has this direction"], rows)
 
 
 def draw_few(known: dict[str, Result], out: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import sqrt
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 from report_tables import Result, markdown
 from studies_plan import plan
@@ -27,8 +27,8 @@ def trained_on() -> list[str]:
 def differences(known: dict[str, Result]) -> dict[str, dict[str, Cell]]:
     """Return the cells by evaluated environment and training, of the runs that are done.
 
-    A cell is the mean over seeds. The interval is the noise of the evaluations, without the noise
-    between seeds.
+    Each task is compared with itself: the difference is that of the mean return over the seeds of
+    training. The interval is that of the mean over tasks, without the noise between seeds.
     """
     before = known.get("transfer/none")
     cells: dict[str, dict[str, Cell]] = {}
@@ -37,14 +37,12 @@ def differences(known: dict[str, Result]) -> dict[str, dict[str, Cell]]:
     for name in trained_on():
         results = seeds_of(known, f"transfer/{name}")
         for env in results[0]["transfer"] if results else ():
-            first, after = before["transfer"][env], [r["transfer"][env] for r in results]
-            count = sum(r["run"]["evaluated"] for r in results)
-            variance = (
-                fmean(e["return_std"] ** 2 for e in after) / count
-                + first["return_std"] ** 2 / before["run"]["evaluated"]
-            )
-            difference = fmean(e["return"] for e in after) - first["return"]
-            cells.setdefault(env, {})[name] = (difference, 1.96 * sqrt(variance))
+            first = before["transfer"][env]["returns"]
+            columns = zip(first, *(r["transfer"][env]["returns"] for r in results))
+            own = [fmean(after) - was for was, *after in columns if None not in (was, *after)]
+            if len(own) > 1:
+                half = 1.96 * stdev(own) / sqrt(len(own))
+                cells.setdefault(env, {})[name] = (fmean(own), half)
     return cells
 
 
@@ -110,6 +108,9 @@ def draw(known: dict[str, Result], out: Path) -> bool:
         return False
     columns = [name for name in trained_on() if any(name in row for row in cells.values())]
     values = [[row[n][0] if n in row else None for n in columns] for row in cells.values()]
-    outside = [[n in row and abs(row[n][0]) > row[n][1] for n in columns] for row in cells.values()]
+    outside = [
+        [n in row and abs(row[n][0]) > max(row[n][1], 0.005) for n in columns]
+        for row in cells.values()
+    ]
     draw_heat_map(values, outside, list(cells), columns, out)
     return True

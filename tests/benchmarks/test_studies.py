@@ -134,7 +134,7 @@ def test_plan_has_distinct_runs_with_equal_budgets():
     for run in plan:
         json.dumps(asdict(run))
         assert run.episodes % (run.samples * max(1, len(run.mixture))) == 0
-        assert run.seed < studies_plan.SEEDS or run.name.startswith("tuning/")
+        assert run.seed < studies_plan.SEEDS or run.name.startswith(("tuning/", "few/pilot-"))
     counts = {"algorithms": 7 * 6, "credit": 3 * 4, "critic": 3, "ratio": 3 * 3}
     for study, count in counts.items():
         cells = {run.cell for run in plan if run.name.startswith(f"{study}/")}
@@ -382,6 +382,41 @@ def test_scenario_is_measured_before_and_after_each_stage(trainer):
         assert stage["pass"]["1"] == pytest.approx(stage["success"])
         assert list(stage["pass"].values()) == sorted(stage["pass"].values())
     assert result["expert"]["episodes"] == 8
+
+
+def test_pilot_chooses_the_sft_updates(tmp_path):
+    plan = studies_plan.plan()
+
+    def chosen(*shares):
+        for count, share in zip(studies_plan.FEW_UPDATES, shares):
+            path = tmp_path / "few" / f"pilot-TextCraft-{count}.json"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps({"stages": {"sft": {"pass": {"1": share}}}}))
+        return algorithms_plan.chosen_updates(tmp_path, "few/pilot-TextCraft", plan)
+
+    with pytest.raises(algorithms.ConfigError, match="few/pilot-TextCraft-8 has no result"):
+        chosen(0.3, 0.5)
+    assert chosen(0.1, 0.3, 0.6, 0.9) == 4
+    assert chosen(0.1, 0.75, 0.8, 0.9) == 4, "the nearest to 45 %"
+    assert chosen(0.0, 0.0, 0.1, 0.72) == 16
+
+
+def test_few_needs_its_pilot_before_anything_is_trained(models, tmp_path):
+    work, out = str(tmp_path / "work"), str(tmp_path / "out")
+    command = ["run", "few/TextCraft-0", "--work", work, "--out", out]
+    command += ["--model", str(models / "small")]
+    planned = [replace(run, rate=run.rate or 3e-5) for run in studies_plan.plan()]
+    with pytest.raises(algorithms.ConfigError, match="first run few/pilot-TextCraft-"):
+        algorithms.main(command, planned=planned)
+    with pytest.raises(algorithms.ConfigError, match="few/TextCraft-0 would block .*--lanes 1"):
+        algorithms.main([*command, "--lanes", "2"], planned=planned)
+
+
+def test_pilot_has_no_stage_after_rl(trainer):
+    setting = replace(algorithms_plan.GUESS, kwargs={"max_turns": 4})
+    more = {"updates": 0, "evaluated": 8, "passes": 4, "concurrency": 3}
+    run = algorithms_plan.Run("t", setting, "rebn", expert_updates=1, expert_episodes=8, **more)
+    assert list(trainer.train(run)["stages"]) == ["before", "sft"]
 
 
 def test_runs_on_a_cpu_have_names_of_their_own():
