@@ -102,9 +102,9 @@ def _planned(name: str) -> Callable[[dict[str, Result]], str]:
 
 FIGURE_TEXTS = {
     "algorithms": "Return in training of six algorithms",
-    "credit": "Learning curves of four kinds of credit",
+    "credit": "Learning curves of four kinds of credit, with a thin line per seed",
     "transfer": "Difference to the untrained model, by trained and evaluated environment",
-    "horizon": "Success in training by sampled tokens, of five horizons",
+    "horizon": "Success with 40 turns by the number of rooms, after training with five horizons",
     "async": "Success in training over time, of three rollouts on a GPU",
     "async_tiny": "Success in training over time, of three rollouts with the tiny model on a CPU",
     "scenarios": "Share of episodes solved within 1 to 8 turns, before, after SFT and after RL",

@@ -169,5 +169,6 @@ def draw(known: dict[str, Result], out: Path) -> bool:
         if curves:
             panels[env] = curves
     if panels:
-        draw_panels(panels, out, ylabel={env: f"{METRICS[env]} in training" for env in panels})
+        ylabel = {env: f"{METRICS[env]} in training" for env in panels}
+        draw_panels(panels, out, ylabel=ylabel, each_seed=True)
     return bool(panels)

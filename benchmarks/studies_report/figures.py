@@ -1,4 +1,4 @@
-"""Figures of the studies: panels of learning curves with bands, and the heat map of transfer."""
+"""Figures of the studies: curves in panels, a dot per seed, and the heat map of transfer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from algorithms_figures import smooth
 from gem_eval.curves import pyplot_module, save_figure
 from studies_report.comparison import LEAST_SEEDS
 
-__all__ = ["Line", "draw_heat_map", "draw_panels"]
+__all__ = ["Line", "draw_dots", "draw_heat_map", "draw_panels"]
 
 T95 = {4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
 """Student's t of a 95 % interval of a mean, by number of seeds."""
@@ -44,10 +44,12 @@ def draw_panels(
     positions: Mapping[Line, Sequence[float]] | None = None,
     xlabel: str = "update",
     width: int = 5,
+    each_seed: bool = False,
 ) -> None:
     """Draw curves per panel: the mean over seeds, and the 95 % interval of the mean as a band.
 
-    With more than five curves, only the first has a band: more would hide each other.
+    With more than five curves, only the first has a band: more would hide each other. `each_seed`
+    draws a thin line per seed instead of bands, for seeds that end far apart.
 
     `levels` are dotted lines for the model before training; `positions` are the x values of a
     curve, if they are not its updates. Each point is the mean of `width` updates.
@@ -72,8 +74,11 @@ def draw_panels(
                     levels[title], color="#444444", linewidth=1, linestyle=":"
                 )
             for line, curves in lines.items():
-                banded = len(lines) <= MOST_BANDS or line == next(iter(lines))
+                banded = not each_seed and (len(lines) <= MOST_BANDS or line == next(iter(lines)))
                 entries[line.label] = _draw_curve(axes, line, curves, positions, width, banded)
+                for curve in curves if each_seed else ():
+                    thin = {"color": line.colour, "linewidth": 0.7, "alpha": 0.45}
+                    axes.plot(smooth(curve, width), **thin)
             label = ylabel if isinstance(ylabel, str) else ylabel[title]
             if label.startswith("success"):  # the band can be wider than the possible values
                 low, high = axes.get_ylim()
@@ -119,6 +124,38 @@ def _draw_curve(
         high = [mean + half for mean, half in zip(means, halves)]
         axes.fill_between(steps, low, high, color=line.colour, alpha=0.13, linewidth=0)
     return drawn
+
+
+def draw_dots(
+    groups: Mapping[Line, Sequence[Sequence[float]]],
+    categories: Sequence[str],
+    levels: Sequence[float],
+    out: Path,
+    *,
+    ylabel: str,
+) -> None:
+    """Draw a dot per seed, a bar at their mean, and the level before training, by category."""
+    pyplot = pyplot_module()
+    step = 0.8 / len(groups)
+    with pyplot.rc_context(FONTS):
+        figure, axes = pyplot.subplots(figsize=(7.5, 3.4), layout="constrained")
+        entries: dict[str, Any] = {}
+        for i, (line, seeds) in enumerate(groups.items()):
+            for x, values in enumerate(zip(*seeds)):
+                place = x - 0.4 + step * (i + 0.5)
+                style = {"color": line.colour, "s": 18, "alpha": 0.8, "linewidths": 0}
+                entries[line.label] = axes.scatter([place] * len(values), values, **style)
+                ends = (place - 0.4 * step, place + 0.4 * step)
+                axes.hlines(fmean(values), *ends, color=line.colour, linewidth=1.8)
+        for x, level in enumerate(levels):
+            style = {"color": "#444444", "linewidth": 1, "linestyle": ":"}
+            entries["before training"] = axes.hlines(level, x - 0.45, x + 0.45, **style)
+        axes.set_xticks(range(len(categories)), categories)
+        axes.set(ylabel=ylabel, ylim=(-0.03, 1.03))
+        axes.tick_params(axis="x", length=0)
+        axes.grid(axis="y", alpha=0.25, linewidth=0.6)
+        _draw_legend(figure, [], 1, entries)
+        save_figure(figure, out)
 
 
 def draw_heat_map(

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 
 from algorithms_figures import smooth
 from report_tables import Result, markdown
-from studies_plan import HORIZON_SEEDS, HORIZON_TOKENS, SCHEDULES
+from studies_plan import HORIZON_SEEDS, SCHEDULES
 
 from studies_report.algorithms import seeds_of
 from studies_report.comparison import Comparison, compare, significant, verdict, with_interval
-from studies_report.figures import Line, draw_panels
+from studies_report.figures import Line, draw_dots
 
 __all__ = [
     "FIXED",
@@ -39,8 +38,6 @@ WINDOW = 5
 HORIZONS = (5, 10, 20, 40)
 ROOMS = (2, 4, 8, 16)
 """Those of `corridor.py`, whose import would register an environment."""
-GRID = range(HORIZON_TOKENS // 60, HORIZON_TOKENS + 1, HORIZON_TOKENS // 60)
-"""Sampled tokens at which the curves of a schedule are compared."""
 
 
 def _success(known: dict[str, Result], name: str) -> list[float]:
@@ -106,8 +103,12 @@ def _by_rooms(known: dict[str, Result]) -> str:
 
 
 def _rooms(results: Sequence[Result]) -> list[str]:
-    evaluated = [r["evaluation"]["success_by_rooms"] for r in results]
-    return [f"{100 * fmean(e.get(str(n), 0.0) for e in evaluated):.1f} %" for n in ROOMS]
+    return [f"{100 * fmean(shares):.1f} %" for shares in zip(*map(_by_room, results))]
+
+
+def _by_room(result: Result) -> list[float]:
+    shares = result["evaluation"]["success_by_rooms"]
+    return [shares.get(str(n), 0.0) for n in ROOMS]
 
 
 def _range(counts: Sequence[int]) -> str:
@@ -146,30 +147,15 @@ def _tests(known: dict[str, Result]) -> str:
 
 
 def draw(known: dict[str, Result], out: Path) -> bool:
-    """Draw success in training over sampled tokens; return whether there is any."""
-    curves = {
-        line: [_on_grid(r) for r in seeds_of(known, f"horizon/{name}")]
+    """Draw the success of each seed by the number of rooms; return whether there is any."""
+    groups = {
+        line: [_by_room(r) for r in seeds_of(known, f"horizon/{name}")]
         for name, line in LINES.items()
     }
-    curves = {line: own for line, own in curves.items() if own}
-    if curves:
-        thousands = [tokens / 1000 for tokens in GRID]
-        draw_panels(
-            {"Corridor": curves},
-            out,
-            ylabel="success in training",
-            positions=dict.fromkeys(curves, thousands),
-            xlabel="sampled tokens, in thousands",
-            width=1,
-        )
-    return bool(curves)
-
-
-def _on_grid(result: Result) -> list[float]:
-    """Return the success (mean of five updates) of the last update within each token count."""
-    totals = list(accumulate(result["curve"]["tokens"]))
-    means = smooth(result["curve"]["success"])
-    return [
-        means[max((i for i, total in enumerate(totals) if total <= tokens), default=0)]
-        for tokens in GRID
-    ]
+    groups = {line: own for line, own in groups.items() if own}
+    before = known.get("horizon/before")
+    if groups:
+        rooms = [f"{n} rooms" for n in ROOMS]
+        levels = [] if before is None else _by_room(before)
+        draw_dots(groups, rooms, levels, out, ylabel="success with 40 turns")
+    return bool(groups)
