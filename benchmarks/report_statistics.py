@@ -1,4 +1,4 @@
-"""Statistics over seeds for the reports: exact permutation tests, false discoveries, bootstrap."""
+"""Statistics over seeds for the reports: exact tests, false discoveries, and intervals."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from functools import cache
 from itertools import combinations
-from math import comb, fsum
-from statistics import fmean
+from math import comb, fsum, sqrt
+from statistics import fmean, stdev
 
 __all__ = [
     "bootstrap",
@@ -16,9 +16,13 @@ __all__ = [
     "permutation_p",
     "sign_flip_p",
     "superiority",
+    "t_difference",
+    "t_interval",
 ]
 
 RESAMPLES = 2000
+T95 = {4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
+"""Student's t of a 95 % interval of a mean, by number of seeds."""
 
 
 def permutation_p(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
@@ -57,6 +61,23 @@ def discoveries(p_values: Sequence[float], rate: float = 0.05, planned: int | No
     """
     tests = len(p_values) if planned is None else planned
     return max((i for i, p in enumerate(sorted(p_values), 1) if p <= rate * i / tests), default=0)
+
+
+def t_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval (Student's t) of the mean over four to eight seeds."""
+    half = T95[len(values)] * stdev(values) / sqrt(len(values))
+    return fmean(values) - half, fmean(values) + half
+
+
+def t_difference(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of mean(ours) - mean(theirs), with unequal variances.
+
+    Its t is that of the smaller set, so the interval is rather too wide.
+    """
+    error = sqrt(sum(stdev(own) ** 2 / len(own) for own in (ours, theirs)))
+    half = T95[min(len(ours), len(theirs))] * error
+    difference = fmean(ours) - fmean(theirs)
+    return difference - half, difference + half
 
 
 @cache

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 
-from report_statistics import bootstrap
+from report_statistics import t_interval
 from report_tables import Result, markdown
 from studies_plan import (
     ASYNC_SEEDS,
@@ -168,7 +168,7 @@ def _improves_textcraft(known: dict[str, Result]) -> Verdict:
     if before is None or any(len(own) < SEEDS for own in cells):
         return PENDING, "runs of TextCraft are missing"
     level = fmean(untrained_returns(before))
-    above = sum(bootstrap(own)[0] > level for own in cells)
+    above = sum(t_interval(own)[0] > level for own in cells)
     evidence = f"{above} of {len(cells)} algorithms end above the untrained model"
     if above == len(cells):
         return HOLDS, evidence

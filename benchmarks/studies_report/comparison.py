@@ -8,11 +8,12 @@ from statistics import fmean
 from typing import TypeVar
 
 from report_statistics import (
-    bootstrap,
     bootstrap_difference,
     discoveries,
     permutation_p,
     superiority,
+    t_difference,
+    t_interval,
 )
 
 __all__ = ["LEAST_SEEDS", "Comparison", "compare", "significant", "verdict", "with_interval"]
@@ -38,15 +39,21 @@ class Comparison:
         return f"{self.difference:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
 
 
-def compare(ours: Sequence[float], theirs: Sequence[float]) -> Comparison | None:
-    """Compare two sets of seeds; None if either has fewer than four."""
+def compare(
+    ours: Sequence[float], theirs: Sequence[float], *, resampled: bool = False
+) -> Comparison | None:
+    """Compare two sets of seeds; None if either has fewer than four.
+
+    `resampled`: the interval is a bootstrap interval, as credit/ and critic/ were planned.
+    """
     if min(len(ours), len(theirs)) < LEAST_SEEDS:
         return None
     p = permutation_p(ours, theirs)
     assert p is not None, "four seeds on either side allow p < 0.05"
+    interval = bootstrap_difference if resampled else t_difference
     return Comparison(
         fmean(ours) - fmean(theirs),
-        *bootstrap_difference(ours, theirs),
+        *interval(ours, theirs),
         superiority(ours, theirs),
         p,
         (len(ours), len(theirs)),
@@ -67,11 +74,15 @@ def verdict(comparison: Comparison, outcome: str, significant: bool, seeds: int)
 
 
 def with_interval(values: Sequence[float], percent: bool = False) -> str:
-    """Format a mean over seeds with its 95 % bootstrap interval, if there are four seeds."""
+    """Format a mean over seeds with its 95 % interval (Student's t), if there are four seeds.
+
+    The interval of a share, in percent, ends at 0 and 100 %.
+    """
     scale, digits = (100, 1) if percent else (1, 3)
     unit = " %" if percent else ""
     mean = f"{scale * fmean(values):.{digits}f}"
     if len(values) < LEAST_SEEDS:
         return mean + unit
-    low, high = (scale * end for end in bootstrap(values))
+    low, high = t_interval(values)
+    low, high = (scale * end for end in ((max(low, 0), min(high, 1)) if percent else (low, high)))
     return f"{mean} [{low:.{digits}f}, {high:.{digits}f}]{unit}"

@@ -83,7 +83,8 @@ def verdicts(known: dict[str, Result]) -> dict[Prediction, tuple[str, str]]:
     """Return (evidence, verdict) of each prediction; it is open while seeds are missing."""
     pairs = [p for p in PREDICTIONS if p.theirs]
     comparisons = {
-        p: compare(_speeds(known, p.env, p.ours), _speeds(known, p.env, p.theirs)) for p in pairs
+        p: compare(*(_speeds(known, p.env, own) for own in (p.ours, p.theirs)), resampled=True)
+        for p in pairs
     }
     faster = {p: c for p, c in comparisons.items() if p.kind == "faster"}
     found = significant(faster, len(faster))

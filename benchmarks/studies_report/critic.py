@@ -34,7 +34,7 @@ def results_table(known: dict[str, Result]) -> str:
 
 def _faster(known: dict[str, Result], cells: dict[str, list[Result]]) -> list[list[str]]:
     late = _speeds(seeds_of(known, "credit/PayLate-ppo-0.5"))
-    comparisons = {name: compare(_speeds(cells[name]), late) for name in FASTER}
+    comparisons = {name: compare(_speeds(cells[name]), late, resampled=True) for name in FASTER}
     different, rows = significant(comparisons, len(FASTER)), []
     for name, text in FASTER.items():
         c, verdict = comparisons[name], "open"

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import sqrt
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from algorithms_figures import smooth
+from report_statistics import t_interval
 
 from gem_eval.curves import pyplot_module, save_figure
 from studies_report.comparison import LEAST_SEEDS
 
 __all__ = ["Line", "draw_dots", "draw_heat_map", "draw_panels"]
 
-T95 = {4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
-"""Student's t of a 95 % interval of a mean, by number of seeds."""
 MOST_BANDS = 5
 FONTS = {
     "font.size": 11,
@@ -119,9 +117,7 @@ def _draw_curve(
     style = {"color": line.colour, "linestyle": line.style, "linewidth": 1.8}
     (drawn,) = axes.plot(steps, means, **style)
     if banded and len(curves) >= LEAST_SEEDS:
-        halves = [T95[len(curves)] * stdev(v) / sqrt(len(curves)) for v in seeds]
-        low = [mean - half for mean, half in zip(means, halves)]
-        high = [mean + half for mean, half in zip(means, halves)]
+        low, high = zip(*map(t_interval, seeds))
         axes.fill_between(steps, low, high, color=line.colour, alpha=0.13, linewidth=0)
     return drawn
 

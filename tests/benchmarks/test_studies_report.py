@@ -129,7 +129,12 @@ def test_comparison_has_the_known_answer() -> None:
     assert c is not None
     assert (c.difference, c.superiority, c.seeds) == (4, 1.0, (4, 4))
     assert c.p == pytest.approx(2 / 70)
-    assert 1.5 < c.low < 4 < c.high < 6.5
+    # 3.182 * sqrt(2 * 1.667 / 4)
+    assert (c.low, c.high) == pytest.approx((4 - 2.905, 4 + 2.905), abs=1e-3)
+    resampled = comparison.compare([5, 6, 7, 8], [1, 2, 3, 4], resampled=True)
+    assert resampled is not None and 1.5 < resampled.low < 4 < resampled.high < 6.5
+    shares = comparison.with_interval([1.0, 1.0, 1.0, 0.6], percent=True)
+    assert shares == "90.0 [58.2, 100.0] %"
     assert comparison.compare([5, 6, 7], [1, 2, 3, 4]) is None, "three seeds"
     equal = comparison.compare([1, 2, 3, 4], [1, 2, 3, 4])
     assert equal is not None and (equal.p, equal.superiority) == (1.0, 0.5)
@@ -152,7 +157,7 @@ def test_complete_results_decide_the_tests_of_the_plan(complete: Results) -> Non
     ratio = algorithms.ratio_table(complete)
     assert ratio.startswith("9 of 9 tests") and "; 0 are significant" in ratio
     rows = algorithms.results_table(complete).splitlines()
-    start = "|  | ReBN | 0.504 [0.502, 0.505] | 50.4 [50.2, 50.5] % | "
+    start = "|  | ReBN | 0.504 [0.501, 0.506] | 50.4 [50.1, 50.6] % | "
     row = next(row for row in rows if row.startswith(start))
     # the return rises over 20 of 30 updates
     assert "| 0.345 [" in row and row.endswith("] | 0 | 8 |")
