@@ -20,9 +20,9 @@ So PPO's ratio is 1, and PPO differs by its critic: a second model with a value 
 every turn, GAE over turns, and whitened advantages. No algorithm has a KL term or an entropy bonus.
 Models compute in bfloat16, the optimizer in float32.
 
-`--workers 4 --lanes 3 --room 40000 --slots 64` took 98 GB of an H200 with PPO, whose critic needs
-twice the memory. The lanes of a process take turns in Python, so slow Python environments may be
-faster with `--lanes 1 --workers 11`. With several lanes, the sampling is not seeded.
+`--workers 4 --lanes 3 --room 40000 --slots 64` fits an H200, also with PPO and its critic. The
+lanes of a process take turns in Python, so slow Python environments may be faster with `--lanes 1
+--workers 11`. With several lanes, the sampling is not seeded.
 """
 
 from __future__ import annotations

@@ -159,7 +159,9 @@ def aims_table(known: dict[str, dict[int, dict[str, Any]]]) -> str:
     """Compare the runs that had the GPU alone with the aims of this page."""
     rows = []
     for trainer, (aim, met) in AIMS.items():
-        run = next(run for run in known[trainer].values() if run["alone"])
+        run = next((run for run in known.get(trainer, {}).values() if run["alone"]), None)
+        if run is None:
+            continue
         seconds, rate = median(u["seconds"] for u in run["updates"][1:]), per_minute(run)
         cells = [TRAINERS[trainer], aim, f"{seconds:.2f} s", f"{rate:.0f}"]
         rows.append([*cells, "yes" if met(seconds, rate) else "no"])

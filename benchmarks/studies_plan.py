@@ -59,12 +59,11 @@ distribution up to rounding, but a run no longer draws them with its own seed; t
 follow from its seed. Result files since then have the number of lanes.
 
 Changed on 2026-11-19, when those 208 runs, critic/, scenarios/ and 22 runs of horizon/ were done:
-transfer/ compares each task with itself, and its three runs were removed, because the context of
-1,024 tokens ended 47 % of the untrained model's episodes in BabyAI. async/, few/, horizon/ and
-larger/ say below what changed in them. Intervals are Student's t, because bootstrap intervals of
-few seeds are too narrow; credit/ and critic/ keep theirs. algorithms/ has a second measure, without
-a test: the mean return in training over all updates, which also counts how fast an algorithm
-learns.
+transfer/ compares each task with itself, and its three runs were removed, because many episodes in
+BabyAI did not fit into their context of 1,024 tokens. async/, few/, horizon/ and larger/ say below
+what changed in them. Intervals are Student's t, because bootstrap intervals of few seeds are too
+narrow; credit/ and critic/ keep theirs. algorithms/ has a second measure, without a test: the mean
+return in training over all updates, which also counts how fast an algorithm learns.
 
 **horizon/** was added on 2026-11-16, when 72 runs of the other studies were done and none of its
 own. ReBN with γ = 1 on the corridors of `corridor.py`, five seeds, each run until it has sampled

@@ -191,11 +191,11 @@ def _halves_time(known: dict[str, Result]) -> Verdict:
 
 def _improves_agents(known: dict[str, Result]) -> Verdict:
     tests = scenarios.after_few(known)
-    if any(test is None for test in tests.values()):
+    complete = {name: test for name, test in tests.items() if test is not None}
+    if len(complete) < len(tests):
         return PENDING, "runs of few/ are missing"
-    found = scenarios.significant_few(tests)
-    better = [name for name in found if tests[name].difference > 0]
-    evidence = f"RL is significantly above SFT in {len(better)} of {len(tests)} scenarios"
+    better = [n for n in significant(complete, len(complete)) if complete[n].difference > 0]
+    evidence = f"RL is significantly above SFT in {len(better)} of {len(complete)} scenarios"
     # web and SciWorld have one run of the tiny model
     return UNDECIDED, f"{evidence}, of which deep search and BabyAI are the paper's"
 

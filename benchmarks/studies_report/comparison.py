@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from report_statistics import (
     bootstrap_difference,
@@ -16,7 +16,15 @@ from report_statistics import (
     t_interval,
 )
 
-__all__ = ["LEAST_SEEDS", "Comparison", "compare", "significant", "verdict", "with_interval"]
+__all__ = [
+    "LEAST_SEEDS",
+    "Comparison",
+    "Tested",
+    "compare",
+    "significant",
+    "verdict",
+    "with_interval",
+]
 
 LEAST_SEEDS = 4
 """Fewer seeds on either side give no test and no interval."""
@@ -60,9 +68,16 @@ def compare(
     )
 
 
-def significant(comparisons: Mapping[Key, Comparison | None], planned: int) -> set[Key]:
+class Tested(Protocol):
+    """What has a p value."""
+
+    @property
+    def p(self) -> float: ...
+
+
+def significant(tests: Mapping[Key, Tested | None], planned: int) -> set[Key]:
     """Return the discoveries at a rate of 5 % over the planned tests (Benjamini and Hochberg)."""
-    known = {key: c.p for key, c in comparisons.items() if c is not None}
+    known = {key: test.p for key, test in tests.items() if test is not None}
     count = discoveries(list(known.values()), planned=planned)
     return set(sorted(known, key=lambda key: known[key])[:count])
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from report_statistics import discoveries, sign_flip_p
+from report_statistics import sign_flip_p
 from report_tables import Result, markdown
 from studies_cpu_plan import CPU_SCENARIOS
 from studies_plan import FEW_SEEDS, FEW_UPDATES, SCENARIO_SEEDS, SCENARIOS
 
 from studies_report.algorithms import seeds_of
 from studies_report.asynchronous import tiny_results
+from studies_report.comparison import significant
 from studies_report.figures import Line, draw_panels
 
 __all__ = [
@@ -24,7 +25,6 @@ __all__ = [
     "few_table",
     "predictions",
     "results_table",
-    "significant_few",
     "stage_means",
     "tiny_table",
 ]
@@ -59,14 +59,10 @@ def _pilot(known: dict[str, Result]) -> str:
     for name in SCENARIOS:
         results = [known.get(f"few/pilot-{name}-{count}") for count in FEW_UPDATES]
         if any(results):
-            shares = ["" if r is None else _percent([_single_try(r, "sft")]) for r in results]
+            shares = ["" if r is None else _percent([stage_means([r], "sft")]) for r in results]
             rows.append([name, *shares])
     head = ["a single try in the pilot, by updates of SFT", *map(str, FEW_UPDATES)]
     return markdown(head, rows) if rows else ""
-
-
-def _single_try(result: Result, stage: str) -> float:
-    return float(result["stages"][stage]["pass"]["1"])
 
 
 class Paired(NamedTuple):
@@ -74,7 +70,6 @@ class Paired(NamedTuple):
 
     difference: float
     p: float
-    seeds: int
 
 
 def after_few(known: dict[str, Result]) -> dict[str, Paired | None]:
@@ -82,26 +77,19 @@ def after_few(known: dict[str, Result]) -> dict[str, Paired | None]:
     tests: dict[str, Paired | None] = {}
     for name in SCENARIOS:
         results = seeds_of(known, f"few/{name}")
-        own = [_single_try(r, "rl") - _single_try(r, "sft") for r in results]
+        own = [stage_means([r], "rl") - stage_means([r], "sft") for r in results]
         complete = len(own) == FEW_SEEDS
-        tests[name] = Paired(fmean(own), sign_flip_p(own), len(own)) if complete else None
+        tests[name] = Paired(fmean(own), sign_flip_p(own)) if complete else None
     return tests
-
-
-def significant_few(tests: Mapping[str, Paired | None]) -> list[str]:
-    """Return the discoveries at a rate of 5 % over the three tests."""
-    known = {name: test.p for name, test in tests.items() if test is not None}
-    count = discoveries(list(known.values()), planned=len(SCENARIOS))
-    return sorted(known, key=lambda name: known[name])[:count]
 
 
 def _few_tests(known: dict[str, Result]) -> str:
     tests = after_few(known)
-    found, rows = significant_few(tests), []
+    discoveries, rows = significant(tests, len(SCENARIOS)), []
     for name, test in tests.items():
         if test is not None:
-            holds = name in found and test.difference > 0
-            judged = "holds" if holds else "does not hold" if name in found else "not significant"
+            judged = "holds" if test.difference > 0 else "does not hold"
+            judged = judged if name in discoveries else "not significant"
             change = f"{100 * test.difference:+.1f} points"
             rows.append([f"RL raises a single try in {name}", change, f"{test.p:.4f}", judged])
     if not rows:

@@ -78,6 +78,15 @@ def test_updates_a_minute_include_slow_ones(run: Path) -> None:
     assert report._speed(known)[:2] == ["1.00", "45"]
 
 
+def test_aims_are_judged_for_the_trainers_that_ran_alone(run: Path) -> None:
+    gpu_runs.collect(gpu_runs.Collect(run, "verl", 0, alone=True))  # 2 s an update
+    gpu_runs.collect(gpu_runs.Collect(run, "trl", 0, alone=True))
+    gpu_runs.collect(gpu_runs.Collect(run, "openrlhf", 0))
+    rows = report.aims_table(gpu_runs.runs()).splitlines()[2:]
+    assert [row.split(" | ")[-1] for row in rows] == ["no |", "yes |"]
+    assert "| verl | less than 3 s | 2.00 s | 30 | yes |" in rows
+
+
 def test_gradient_norms_are_compared_over_runs() -> None:
     def of(*norms: float) -> dict[int, dict[str, object]]:
         return {i: {"updates": [{"grad_norm": n}]} for i, n in enumerate(norms)}
