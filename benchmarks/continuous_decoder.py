@@ -46,6 +46,9 @@ class Decoder:
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.width = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.epsilon = config.rms_norm_eps
+        self.rotate, self.gate = (
+            torch.compile(call, dynamic=True) if self.graphs else call for call in (_rotate, _gate)
+        )
         self.weights: list[torch.Tensor] = []
         """The weights of all lanes: the first dimension is the lane."""
         self.biased = model.model.layers[0].self_attn.q_proj.bias is not None
@@ -281,22 +284,17 @@ class Decoder:
             qkv_bias = next(weights) if self.biased else None
             out, m_norm, gate_up, down = (next(weights) for _ in range(4))
             h = self._linear(self._norm(x_N_R_E, a_norm), qkv, qkv_bias).view(B * T, H + 2 * K, D)
-            rotated = h[:, : H + K]
-            torch.addcmul(rotated * cos, rotated.roll(D // 2, -1), sin, out=rotated)
-            cache.view(-1, 2 * K, D).index_copy_(0, where_N, h[:, H:])
+            queries, keys_and_values = self.rotate(h, cos, sin, H, K)
+            cache.view(-1, 2 * K, D).index_copy_(0, where_N, keys_and_values)
             cached = cache[:B, :span] if rows_B is None else cache[rows_B, :span]
             k, v = cached[:, :, :K].transpose(1, 2), cached[:, :, K:].transpose(1, 2)
-            q = (
-                h[:, :H]
-                .view(B // R, T, R, K, H // K, D)
-                .permute(0, 2, 3, 4, 1, 5)
-                .reshape(B, K, H // K * T, D)
-            )
+            q = queries.view(B // R, T, R, K, H // K, D).permute(0, 2, 3, 4, 1, 5)
+            q = q.reshape(B, K, H // K * T, D)
             a = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
             a = a.view(B // R, R, K, H // K, T, D).permute(0, 4, 1, 2, 3, 5).reshape(-1, R, H * D)
             x_N_R_E = self._add_linear(x_N_R_E, a, out)
-            gate, up = self._linear(self._norm(x_N_R_E, m_norm), gate_up).chunk(2, -1)
-            x_N_R_E = self._add_linear(x_N_R_E, functional.silu(gate) * up, down)
+            gated = self.gate(self._linear(self._norm(x_N_R_E, m_norm), gate_up))
+            x_N_R_E = self._add_linear(x_N_R_E, gated, down)
         x_N_R_E = self._norm(x_N_R_E, norm_R_E)
         return x_N_R_E.view(B // R, T, R, -1).transpose(1, 2).reshape(B, T, -1)
 
@@ -338,6 +336,19 @@ class Decoder:
         total_N_R_1 = logits_N_R_V.logsumexp(-1, keepdim=True)
         logprob_N_R_1 = (logits_N_R_V.gather(-1, token_N_R_1) - total_N_R_1) * self.noise_R_1
         return token_N_R_1.view(-1), logprob_N_R_1.view(-1)
+
+
+def _rotate(h_M_F_D: Any, cos: Any, sin: Any, heads: int, kv_heads: int) -> Any:
+    """Return rotated queries, and keys with values; `h` has the heads of all three."""
+    rotating, values = h_M_F_D.split([heads + kv_heads, kv_heads], 1)
+    rotated = rotating * cos + rotating.roll(rotating.shape[-1] // 2, -1) * sin
+    queries, keys = rotated.split([heads, kv_heads], 1)
+    return queries.contiguous(), torch.cat([keys, values], 1)
+
+
+def _gate(gate_up: torch.Tensor) -> torch.Tensor:
+    gate, up = gate_up.chunk(2, -1)
+    return functional.silu(gate) * up
 
 
 def _rounded(number: int, least: int, most: int) -> int:

@@ -21,7 +21,7 @@ import torch
 import tyro
 from algorithms_model import load
 from algorithms_plan import GUESS, Run
-from algorithms_training import Clock, Trainer
+from algorithms_training import Clock, Trainer, freeze
 
 from gem_core import ConfigError, Episode, GemError
 from gem_core.adapter_kit.record_log import RecordLog
@@ -70,7 +70,9 @@ class SameTasks(Trainer):
 
     def update(self, batch: list[Episode], per_turn: list[list[float]], *rest: Any) -> Any:
         self.trained.append((batch, per_turn))
-        return super().update(batch, per_turn, *rest)
+        result = super().update(batch, per_turn, *rest)
+        freeze()
+        return result
 
 
 def main(args: Args) -> None:
@@ -80,7 +82,7 @@ def main(args: Args) -> None:
         )
     torch.set_num_threads(1)
     model, tokenizer = load(args.model)
-    trainer = SameTasks(model, tokenizer, args.out, slots=256, seeds=args.seeds)
+    trainer = SameTasks(model, tokenizer, args.out, slots=256, room=20480, seeds=args.seeds)
     run = Run(
         "curve",
         replace(GUESS, tokens=24),  # the token cap of a turn in the recipes

@@ -4,18 +4,21 @@
     logprobs = trunk.logprobs(model.lm_head.weight, sequences, positions)
 
 The layers read the parameters of the transformers model, so gradients reach them. On a GPU the code
-between two attentions is one compiled function, and attention is torch's variable-length kernel. On
-a CPU the same code runs uncompiled, with one attention per sequence.
+between two attentions is one compiled function, attention is torch's variable-length kernel, and
+calls of up to `graphed` tokens run as CUDA graphs. On a CPU the same code runs uncompiled, with one
+attention per sequence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from inspect import signature
 from itertools import accumulate
 from typing import Any
 
 import torch
+from packed_graphs import LayerGraphs, padding
 from torch.nn import functional
 
 from gem_core.errors import ConfigError
@@ -46,54 +49,50 @@ def check_model(config: Any) -> None:
 class PackedTrunk:
     """The layers of a transformers Llama or Qwen2 model, for packed sequences."""
 
-    def __init__(self, trunk: Any, compiled: bool = True) -> None:
-        """`compiled` is for a GPU: False is slower, and computes the same bits on every start."""
+    def __init__(self, trunk: Any, compiled: bool = True, graphed: int = 0) -> None:
+        """`compiled` is for a GPU: False is slower, and computes the same bits on every start.
+
+        Calls of up to `graphed` tokens run as CUDA graphs. Then, call backward for one before the
+        next.
+        """
         config = trunk.config
         check_model(config)
         heads = config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // heads
         self.trunk = trunk
-        self.sizes = (heads, config.num_key_value_heads, width, config.rms_norm_eps)
         cuda = trunk.embed_tokens.weight.is_cuda
-        self.attention = _varlen_attention if cuda else _attention_per_sequence
-        self.before, self.after, self.token_logprobs = (
+        before, after, self.token_logprobs = (
             torch.compile(call, dynamic=True) if cuda and compiled else call
             for call in (_before_attention, _after_attention, _token_logprobs)
         )
+        attention = _varlen_attention if cuda else _attention_per_sequence
+        self.weights = [weight for layer in trunk.layers for weight in _weights(layer)]
+        self.weights.append(trunk.norm.weight)
+        sizes = (heads, config.num_key_value_heads, width, config.rms_norm_eps)
+        parts = (before, attention, after)
+        self.layers = partial(_layers, parts, sizes, config.num_hidden_layers)
+        self.graphs = LayerGraphs(self.layers, self.weights, graphed)
 
     def hidden(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
         """Return the hidden states after the last norm, of all tokens in order."""
         device = self.trunk.embed_tokens.weight.device
         lengths = [len(sequence) for sequence in sequences]
-        ids_N = torch.tensor([i for sequence in sequences for i in sequence], device=device)
+        tokens, longest = sum(lengths), max(lengths)
+        ids = [i for sequence in sequences for i in sequence]
+        graphed = self.graphs.fits(tokens)
+        if graphed:
+            more, count, longest = padding(lengths)
+            lengths += more
+            ids += [0] * sum(more)
+            lengths += [0] * (count - len(lengths))
+        ids_N = torch.tensor(ids, device=device)
         place_N = torch.tensor([i for length in lengths for i in range(length)], device=device)
         bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
         x_N_E = functional.embedding(ids_N, self.trunk.embed_tokens.weight)
         cos, sin = (t[0, :, None] for t in self.trunk.rotary_emb(x_N_E[None], place_N[None]))
-        for layer in self.trunk.layers:
-            attention, mlp = layer.self_attn, layer.mlp
-            projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-            queries, keys, values = self.before(
-                x_N_E,
-                cos,
-                sin,
-                self.sizes,
-                layer.input_layernorm.weight,
-                *((p.weight, p.bias) for p in projections),
-            )
-            mixed = self.attention(queries, keys, values, bounds, max(lengths))
-            x_N_E = self.after(
-                x_N_E,
-                mixed,
-                self.sizes,
-                attention.o_proj.weight,
-                layer.post_attention_layernorm.weight,
-                mlp.gate_proj.weight,
-                mlp.up_proj.weight,
-                mlp.down_proj.weight,
-            )
-        norm = self.trunk.norm.weight
-        return functional.rms_norm(x_N_E, norm.shape, norm, self.sizes[-1])
+        if graphed:
+            return self.graphs(x_N_E, cos, sin, bounds, longest)[:tokens]
+        return self.layers(self.weights, x_N_E, cos, sin, bounds, longest)
 
     def at(
         self, sequences: Sequence[Sequence[int]], positions: Sequence[Sequence[int]]
@@ -122,18 +121,64 @@ class PackedTrunk:
         return logprobs
 
 
-def _before_attention(
-    x_N_E: Any, cos: Any, sin: Any, sizes: Any, norm: Any, q: Any, k: Any, v: Any
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return rotated queries and keys, and values, each (tokens, heads, width).
+def _layers(
+    parts: Any,
+    sizes: Any,
+    count: int,
+    weights: Sequence[torch.Tensor],
+    x_N_E: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    bounds: torch.Tensor,
+    longest: int,
+) -> torch.Tensor:
+    """Return the hidden states after the layers and the last norm.
 
-    `q`, `k` and `v` are pairs of weight and bias; Llama's biases are None.
+    `parts` are the functions before attention, for attention, and after it. `weights` are those of
+    all layers, in the order of `_weights`, and that of the last norm.
     """
+    before, attention, after = parts
+    *of_layers, norm = weights
+    step = len(of_layers) // count
+    for i in range(0, len(of_layers), step):
+        own = of_layers[i : i + step]
+        projections, rest = own[:-6], own[-6:]
+        queries, keys, values = before(x_N_E, cos, sin, sizes, rest[0], *projections)
+        mixed = attention(queries, keys, values, bounds, longest)
+        x_N_E = after(x_N_E, mixed, sizes, *rest[1:])
+    return functional.rms_norm(x_N_E, norm.shape, norm, sizes[-1])
+
+
+def _weights(layer: Any) -> list[torch.Tensor]:
+    """Return the weights of a layer in the order of `_before_attention` and `_after_attention`.
+
+    The biases of Qwen2 follow its projections.
+    """
+    attention, mlp = layer.self_attn, layer.mlp
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    biases = [p.bias for p in projections if p.bias is not None]
+    return [
+        *(p.weight for p in projections),
+        *biases,
+        layer.input_layernorm.weight,
+        attention.o_proj.weight,
+        layer.post_attention_layernorm.weight,
+        mlp.gate_proj.weight,
+        mlp.up_proj.weight,
+        mlp.down_proj.weight,
+    ]
+
+
+def _before_attention(
+    x_N_E: Any, cos: Any, sin: Any, sizes: Any, norm: Any, q: Any, k: Any, v: Any, *biases: Any
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return rotated queries and keys, and values, each (tokens, heads, width)."""
     heads, kv_heads, width, epsilon = sizes
     h_N_E = functional.rms_norm(x_N_E, norm.shape, norm, epsilon)
-    queries = functional.linear(h_N_E, *q).view(-1, heads, width)
-    keys = functional.linear(h_N_E, *k).view(-1, kv_heads, width)
-    values = functional.linear(h_N_E, *v).view(-1, kv_heads, width)
+    q_bias, k_bias, v_bias = biases or (None, None, None)
+    queries = functional.linear(h_N_E, q, q_bias).view(-1, heads, width)
+    keys = functional.linear(h_N_E, k, k_bias).view(-1, kv_heads, width)
+    values = functional.linear(h_N_E, v, v_bias).view(-1, kv_heads, width)
     return _rotated(queries, cos, sin), _rotated(keys, cos, sin), values
 
 
@@ -175,6 +220,8 @@ def _varlen_attention(q: Any, k: Any, v: Any, bounds: Any, longest: int) -> torc
 def _attention_per_sequence(q: Any, k: Any, v: Any, bounds: Any, longest: int) -> torch.Tensor:
     parts = []
     for start, end in zip(bounds[:-1].tolist(), bounds[1:].tolist()):
+        if start == end:
+            continue
         part = [t[start:end].transpose(0, 1)[None] for t in (q, k, v)]
         mixed = functional.scaled_dot_product_attention(*part, is_causal=True, enable_gqa=True)
         parts.append(mixed[0].transpose(0, 1))

@@ -49,6 +49,7 @@ import algorithms_warm_up  # noqa: E402
 import algorithms_workers  # noqa: E402
 from continuous import ContinuousPolicy  # noqa: E402
 from packed import PackedTrunk  # noqa: E402
+from packed_graphs import padding  # noqa: E402
 
 EASY = "game:GuessTheNumber-v0-easy"
 
@@ -350,11 +351,15 @@ def test_engine_rejects_models_that_it_would_compute_wrongly(config, message):
         PackedTrunk(model)
 
 
-def test_packed_sequences_give_the_model_its_own_logprobs_and_gradients(family):
+@pytest.mark.parametrize("graphed", [0, 1024])
+def test_packed_sequences_give_the_model_its_own_logprobs_and_gradients(family, graphed):
     model = copy.deepcopy(family[0])
+    trunk = PackedTrunk(model.model, graphed=graphed)
+    trunk.logprobs(model.lm_head.weight, [[1, 2, 3]], [[1]]).sum().backward()  # the same sizes
+    model.zero_grad()
     sequences = [list(range(5, 10)), [7, 7, 9], list(range(40, 57))]
     positions = [[1, 4], [2], [1, 2, 16]]
-    logprobs = PackedTrunk(model.model).logprobs(model.lm_head.weight, sequences, positions)
+    logprobs = trunk.logprobs(model.lm_head.weight, sequences, positions)
     logprobs.square().sum().backward()
     gradients = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
@@ -366,6 +371,30 @@ def test_packed_sequences_give_the_model_its_own_logprobs_and_gradients(family):
     torch.stack(expected).square().sum().backward()
     for gradient, p in zip(gradients, model.parameters()):
         torch.testing.assert_close(gradient, p.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_padding_fills_the_sizes_of_a_graph():
+    assert padding([300, 200]) == ([512, 12], 128, 512)
+    assert padding([513, 511]) == ([], 128, 1024)
+    assert padding([8] * 128) == ([], 128, 256)
+    assert padding([9] * 128) == ([256, 256, 256, 128], 256, 256)
+
+
+def test_backward_pass_after_another_forward_pass_raises(family):
+    model = copy.deepcopy(family[0])
+    trunk = PackedTrunk(model.model, graphed=2000)
+    first = trunk.logprobs(model.lm_head.weight, [[1, 2, 3]], [[1]])
+    trunk.logprobs(model.lm_head.weight, [[1, 2, 3]], [[1]])
+    with pytest.raises(ConfigError, match="call backward before the next forward pass"):
+        first.sum().backward()
+
+
+def test_call_without_a_graph_is_not_padded(family):
+    trunk = PackedTrunk(family[0].model, graphed=1024)
+    trunk.hidden([[5] * 513, [5] * 512])
+    assert not trunk.graphs.captured
+    trunk.hidden([[5] * 512, [5] * 512])
+    assert list(trunk.graphs.captured) == [(1024, 129, 512)]
 
 
 def test_untrained_critic_gives_whitened_returns(trainer):

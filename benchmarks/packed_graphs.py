@@ -1,0 +1,191 @@
+"""CUDA graphs of the layers of `packed.py`, forward and backward.
+
+    graphs = LayerGraphs(layers, weights, most=16384, width=576)
+    hidden = graphs(x, cos, sin, bounds, longest)
+
+To start the kernels of 30 layers one by one takes the CPU longer than it takes the GPU to run them.
+A graph starts them with one call. It has fixed sizes, so tokens and sequences are padded to few
+sizes, and a graph is captured at the first call with each. All graphs of a process share their
+memory: the backward pass of a call must come before the next call of any of them.
+
+On a CPU the same code runs without graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from gem_core.errors import ConfigError
+
+__all__ = ["LayerGraphs", "padding"]
+
+TOKENS, SEQUENCES, LONGEST = 1024, 128, 256
+"""Tokens and sequences are multiples of these; the longest length is this or twice, 4 times, ..."""
+Layers = Callable[..., torch.Tensor]
+
+
+def padding(lengths: Sequence[int]) -> tuple[list[int], int, int]:
+    """Return the lengths of sequences to append, and the sizes of the graph.
+
+    The sizes are the number of sequences with the appended ones, and the longest length.
+    """
+    longest = LONGEST
+    while longest < max(lengths):
+        longest *= 2
+    rest = -sum(lengths) % TOKENS
+    own = [longest] * (rest // longest) + ([rest % longest] if rest % longest else [])
+    return own, _rounded(len(lengths) + len(own), SEQUENCES), longest
+
+
+class LayerGraphs:
+    """Graphs of the same layers, for different sizes."""
+
+    def __init__(self, layers: Layers, weights: Sequence[torch.Tensor], most: int) -> None:
+        """`layers(weights, x, cos, sin, bounds, longest)` returns a tensor of the shape of x.
+
+        `most` is the largest number of tokens of a call.
+        """
+        self.layers, self.weights = layers, weights
+        # a backward pass in flight on another stream may use the nodes of the weights themselves
+        self.leaves = [weight.detach().requires_grad_() for weight in weights]
+        self.most = _rounded(most, TOKENS)
+        self.captured: dict[tuple[int, int, int], _Captured] = {}
+        self.buffers: dict[str, torch.Tensor] = {}
+        """Inputs and outputs of all graphs; a smaller graph has the beginning of each."""
+        self.flat = torch.empty(0)
+        """The gradients of all weights; `gradients` are its parts."""
+        self.gradients: list[torch.Tensor] = []
+
+    def fits(self, tokens: int) -> bool:
+        """Return whether a call may have this number of tokens."""
+        return _rounded(tokens, TOKENS) <= self.most
+
+    def __call__(
+        self, x_N_E: Any, cos: Any, sin: Any, bounds: torch.Tensor, longest: int
+    ) -> torch.Tensor:
+        """Return what `layers` returns; N, the number of bounds and `longest` are of `padding`."""
+        key = (x_N_E.shape[0], len(bounds), longest)
+        inputs = {"x": x_N_E.detach(), "cos": cos, "sin": sin, "bounds": bounds}
+        if not self.buffers:
+            self._allocate(inputs)
+        if key not in self.captured:
+            self.captured[key] = self._capture(key, inputs)
+        hidden: torch.Tensor = _Replay.apply(self, key, inputs, x_N_E, *self.weights)
+        return hidden
+
+    def _allocate(self, inputs: dict[str, torch.Tensor]) -> None:
+        x = inputs["x"]
+        shapes = {"x": x, "cos": inputs["cos"], "sin": inputs["sin"]}
+        shapes |= dict.fromkeys(("hidden", "x gradient", "hidden gradient"), x)
+        for name, like in shapes.items():
+            self.buffers[name] = like.new_zeros(self.most, *like.shape[1:])
+        self.flat = x.new_zeros(sum(weight.numel() for weight in self.weights))
+        self.gradients = self.views(self.flat)
+
+    def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """Return the parts of a flat tensor in the shapes of the weights."""
+        parts = flat.split([weight.numel() for weight in self.weights])
+        return [part.view_as(weight) for part, weight in zip(parts, self.weights)]
+
+    def _capture(self, key: tuple[int, int, int], inputs: dict[str, Any]) -> _Captured:
+        N, bounds, longest = key
+        own = {name: buffer[:N] for name, buffer in self.buffers.items()}
+        own["bounds"] = torch.zeros(bounds, dtype=torch.int32, device=inputs["x"].device)
+        captured = _Captured(own)
+        captured.send(inputs)
+        x = own["x"].detach().requires_grad_()
+
+        def forward() -> None:
+            with torch.enable_grad():
+                rest = (own["cos"], own["sin"], own["bounds"], longest)
+                captured.result = self.layers(self.leaves, x, *rest)
+            own["hidden"].copy_(captured.result.detach())
+
+        def backward() -> None:
+            result, captured.result = captured.result, None
+            results = torch.autograd.grad(result, (x, *self.leaves), own["hidden gradient"])
+            own["x gradient"].copy_(results[0])
+            torch._foreach_copy_(self.gradients, results[1:])
+
+        captured.forward, captured.backward = forward, backward
+        if x.is_cuda:
+            stream = _stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):  # warm up: compilers and libraries initialise
+                forward()
+                backward()
+            torch.cuda.synchronize()
+            captured.forward = _graph(forward).replay
+            captured.backward = _graph(backward).replay
+        return captured
+
+
+class _Captured:
+    """A pair of graphs, with their inputs and outputs."""
+
+    forward: Callable[[], None]
+    backward: Callable[[], None]
+    result: Any = None
+    """The output of `layers`, between the forward and the backward pass."""
+
+    def __init__(self, own: dict[str, torch.Tensor]) -> None:
+        self.own = own
+
+    def send(self, inputs: dict[str, torch.Tensor]) -> None:
+        for name, value in inputs.items():
+            self.own[name].copy_(value)
+
+
+class _Replay(torch.autograd.Function):
+    """Run a forward graph, and its backward graph in the backward pass."""
+
+    calls = 0
+    """Of all graphs of the process: a backward pass must belong to the last one."""
+
+    @staticmethod
+    def forward(ctx: Any, graphs: LayerGraphs, key: Any, inputs: Any, *_: Any) -> torch.Tensor:
+        captured = graphs.captured[key]
+        _Replay.calls += 1
+        ctx.graphs, ctx.captured, ctx.call = graphs, captured, _Replay.calls
+        captured.send(inputs)
+        captured.forward()
+        return captured.own["hidden"].clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        if ctx.call != _Replay.calls:
+            raise ConfigError(
+                "another forward pass has overwritten the memory of this one; call backward "
+                "before the next forward pass"
+            )
+        own = ctx.captured.own
+        own["hidden gradient"].copy_(gradients[0])
+        ctx.captured.backward()
+        own_gradients = ctx.graphs.views(ctx.graphs.flat.clone())
+        return None, None, None, own["x gradient"].clone(), *own_gradients
+
+
+def _rounded(number: int, step: int) -> int:
+    return -(-number // step) * step
+
+
+@cache
+def _stream() -> Any:
+    return torch.cuda.Stream()
+
+
+@cache
+def _pool() -> Any:
+    return torch.cuda.graph_pool_handle()
+
+
+def _graph(call: Callable[[], None]) -> Any:
+    graph = torch.cuda.CUDAGraph()
+    # other threads may use the GPU; those of the backward pass record into the same stream
+    with torch.cuda.graph(graph, _pool(), _stream(), capture_error_mode="thread_local"):
+        call()
+    return graph
