@@ -65,6 +65,10 @@ what changed in them. Intervals are Student's t, because bootstrap intervals of 
 narrow; credit/ and critic/ keep theirs. algorithms/ has a second measure, without a test: the mean
 return in training over all updates, which also counts how fast an algorithm learns.
 
+Changed on 2026-11-19, when 263 runs were done: the engine has fewer kernels in a decoding step and,
+except in few/ and seed 4 of horizon/, CUDA graphs in training. Sampling and gradients are the same
+up to rounding.
+
 **horizon/** was added on 2026-11-16, when 72 runs of the other studies were done and none of its
 own. ReBN with γ = 1 on the corridors of `corridor.py`, five seeds, each run until it has sampled
 300,000 tokens. The horizon is 5 or 40 turns, or grows from 5 over 10 and 20 to 40: every 5 or 10

@@ -170,6 +170,6 @@ def draw(known: dict[str, Result], out: Path, study: str = "scenarios") -> bool:
     if panels:
         turns = range(1, 1 + SCENARIOS["TextCraft"].kwargs["max_turns"])
         positions = dict.fromkeys(LINES.values(), turns)
-        labels = {"ylabel": "solved", "xlabel": "turns allowed"}
+        labels = {"ylabel": "success", "xlabel": "turns allowed"}
         draw_panels(panels, out, positions=positions, width=1, **labels)
     return bool(panels)
