@@ -92,11 +92,11 @@ class Optimizer:
 class Critic(torch.nn.Module):
     """A copy of the model with a value head, which is read before the first token of a turn."""
 
-    def __init__(self, model: Any, graphed: int = 0) -> None:
-        """`graphed`: see `PackedTrunk`."""
+    def __init__(self, model: Any, graph_tokens: int = 0) -> None:
+        """`graph_tokens`: see `PackedTrunk`."""
         super().__init__()
         self.trunk = copy.deepcopy(model.model)
-        self.packed = PackedTrunk(self.trunk, graphed=graphed)
+        self.packed = PackedTrunk(self.trunk, graph_tokens=graph_tokens)
         self.head = torch.nn.Linear(model.config.hidden_size, 1, device=model.device)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)

@@ -94,8 +94,8 @@ class Trainer:
         self.model, self.tokenizer, self.work, self.slots = model, tokenizer, work, slots
         self.base = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         # a micro-batch may have a little more tokens than there is room for
-        self.graphed = room + room // 8 if model.device.type == "cuda" else 0
-        self.trunk = PackedTrunk(model.model, graphed=self.graphed)
+        self.graph_tokens = room + room // 8 if model.device.type == "cuda" else 0
+        self.trunk = PackedTrunk(model.model, graph_tokens=self.graph_tokens)
         self.policy = policy or ContinuousPolicy(model, tokenizer, slots=slots, context=context)
         self.renderer = Renderer(tokenizer)
         self.engine = Rollout(self.policy, self.renderer, concurrency=slots)
@@ -161,7 +161,7 @@ class Trainer:
     async def updates(self, run: Run, clock: Clock) -> list[dict[str, Any]]:
         """Train with RL from the current weights; return the metrics of each update."""
         optimizer = Optimizer(self.model, run.rate or 0.0)
-        critic = Critic(self.model, self.graphed) if run.algorithm == "ppo" else None
+        critic = Critic(self.model, self.graph_tokens) if run.algorithm == "ppo" else None
         critic_optimizer = Optimizer(critic, CRITIC_RATE) if critic is not None else None
         rng = random.Random(run.seed)
         horizon = parse_horizon(run.horizon)
@@ -389,7 +389,8 @@ def _with_final(values: Sequence[Sequence[float]]) -> list[list[float]]:
 def freeze() -> None:
     """Exclude all objects so far from garbage collection, at the first call.
 
-    Otherwise the collector pauses again and again to visit the objects of all modules.
+    Otherwise the collector pauses again and again to visit the objects of all modules. Reference
+    cycles among these objects are never freed.
     """
     if not gc.get_freeze_count():
         gc.collect()

@@ -1,7 +1,7 @@
 """Decoder of `continuous.py`: weights for fast decoding, key-value cache, and CUDA graphs.
 
-A decoding step, with sampling, is one CUDA graph, captured per batch size and context size, and so
-is a short prefill. On a CPU the same code runs without graphs.
+A decoding step, with sampling, is one CUDA graph per batch size and context size, and so is a short
+prefill. The second use of a size captures its graph. On a CPU the same code runs without graphs.
 
 The decoder has several lanes. A lane is a model, and all models have the same shape. The time of a
 decoding step depends on the number of kernels, hardly on the batch size, so the kernels process all
@@ -84,6 +84,7 @@ class Decoder:
         )
         self.out_tokens = self._zeros(STEPS + 1, rows)
         self.out_logprobs = torch.zeros(STEPS + 1, rows, device=self.device)
+        self.seen: set[tuple[int, ...]] = set()
         self.captured: dict[tuple[int, ...], Any] = {}
         self.stream = torch.cuda.Stream() if self.graphs else None
         self.event = torch.cuda.Event() if self.graphs else None
@@ -171,7 +172,7 @@ class Decoder:
         )
         for tensor, values in zip(static, inputs):
             tensor.copy_(values)
-        self._replay((size, width, span), lambda: self._prefill(*static, span))
+        self._fast((size, width, span), lambda: self._prefill(*static, span))()
 
     def _prefill(self, ids_B_T: Any, rows_B: Any, start_B: Any, last_B: Any, span: int) -> None:
         # padding is written after the prompt, where the next tokens overwrite it, or to the last
@@ -197,8 +198,9 @@ class Decoder:
         place = self.place[: len(moves)]
         place.copy_(torch.where(self.moves > 0, place, self.context - 1))
         self.step.fill_(1)
+        step = self._fast((size, span), lambda: self._decode(size, span))
         for _ in range(STEPS):
-            self._replay((size, span), lambda: self._decode(size, span))
+            step()
         if self.event is not None:
             self.event.record()
 
@@ -229,11 +231,11 @@ class Decoder:
         self.place[:size].copy_((self.place[:size] + self.moves[:size]).clamp(max=self.context - 1))
         self.step.add_(1)
 
-    def _replay(self, key: tuple[int, ...], call: Callable[[], None]) -> None:
-        """Run `call` as a CUDA graph, which is captured at the first call with this key."""
-        if not self.graphs:
-            call()
-            return
+    def _fast(self, key: tuple[int, ...], call: Callable[[], None]) -> Callable[[], None]:
+        """Return `call` as a CUDA graph, which is captured at the second request for this key."""
+        if not self.graphs or key not in self.seen:  # a size may never occur again
+            self.seen.add(key)
+            return call
         if key not in self.captured:
             state = (self.token, self.place, self.step, self.out_tokens, self.out_logprobs)
             saved = [tensor.clone() for tensor in state]
@@ -248,7 +250,8 @@ class Decoder:
             for tensor, before in zip(state, saved):
                 tensor.copy_(before)
             self.captured[key] = graph
-        self.captured[key].replay()
+        replay: Callable[[], None] = self.captured[key].replay
+        return replay
 
     def _span(self, tokens: int) -> int:
         """Return the part of the cache to attend to, in few sizes: each size needs a graph."""
@@ -338,7 +341,9 @@ class Decoder:
         return token_N_R_1.view(-1), logprob_N_R_1.view(-1)
 
 
-def _rotate(h_M_F_D: Any, cos: Any, sin: Any, heads: int, kv_heads: int) -> Any:
+def _rotate(
+    h_M_F_D: Any, cos: Any, sin: Any, heads: int, kv_heads: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return rotated queries, and keys with values; `h` has the heads of all three."""
     rotating, values = h_M_F_D.split([heads + kv_heads, kv_heads], 1)
     rotated = rotating * cos + rotating.roll(rotating.shape[-1] // 2, -1) * sin

@@ -5,8 +5,8 @@
 
 The layers read the parameters of the transformers model, so gradients reach them. On a GPU the code
 between two attentions is one compiled function, attention is torch's variable-length kernel, and
-calls of up to `graphed` tokens run as CUDA graphs. On a CPU the same code runs uncompiled, with one
-attention per sequence.
+calls with at most `graph_tokens` tokens run as CUDA graphs. On a CPU the same code runs uncompiled,
+with one attention per sequence.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from packed_graphs import LayerGraphs, padding
+from packed_graphs import LayerGraphs, padded
 from torch.nn import functional
 
 from gem_core.errors import ConfigError
@@ -49,11 +49,11 @@ def check_model(config: Any) -> None:
 class PackedTrunk:
     """The layers of a transformers Llama or Qwen2 model, for packed sequences."""
 
-    def __init__(self, trunk: Any, compiled: bool = True, graphed: int = 0) -> None:
+    def __init__(self, trunk: Any, compiled: bool = True, graph_tokens: int = 0) -> None:
         """`compiled` is for a GPU: False is slower, and computes the same bits on every start.
 
-        Calls of up to `graphed` tokens run as CUDA graphs. Then, call backward for one before the
-        next.
+        Calls with at most `graph_tokens` tokens run as CUDA graphs. Each needs its backward pass
+        before the next such call in the process, and the weights may change in place only.
         """
         config = trunk.config
         check_model(config)
@@ -71,7 +71,7 @@ class PackedTrunk:
         sizes = (heads, config.num_key_value_heads, width, config.rms_norm_eps)
         parts = (before, attention, after)
         self.layers = partial(_layers, parts, sizes, config.num_hidden_layers)
-        self.graphs = LayerGraphs(self.layers, self.weights, graphed)
+        self.graphs = LayerGraphs(self.layers, self.weights, graph_tokens)
 
     def hidden(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
         """Return the hidden states after the last norm, of all tokens in order."""
@@ -81,10 +81,8 @@ class PackedTrunk:
         ids = [i for sequence in sequences for i in sequence]
         graphed = self.graphs.fits(tokens)
         if graphed:
-            more, count, longest = padding(lengths)
-            lengths += more
-            ids += [0] * sum(more)
-            lengths += [0] * (count - len(lengths))
+            lengths, longest = padded(lengths)
+            ids += [0] * (sum(lengths) - tokens)
         ids_N = torch.tensor(ids, device=device)
         place_N = torch.tensor([i for length in lengths for i in range(length)], device=device)
         bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
@@ -142,10 +140,9 @@ def _layers(
     step = len(of_layers) // count
     for i in range(0, len(of_layers), step):
         own = of_layers[i : i + step]
-        projections, rest = own[:-6], own[-6:]
-        queries, keys, values = before(x_N_E, cos, sin, sizes, rest[0], *projections)
+        queries, keys, values = before(x_N_E, cos, sin, sizes, *own[:-5])
         mixed = attention(queries, keys, values, bounds, longest)
-        x_N_E = after(x_N_E, mixed, sizes, *rest[1:])
+        x_N_E = after(x_N_E, mixed, sizes, *own[-5:])
     return functional.rms_norm(x_N_E, norm.shape, norm, sizes[-1])
 
 
@@ -158,9 +155,9 @@ def _weights(layer: Any) -> list[torch.Tensor]:
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     biases = [p.bias for p in projections if p.bias is not None]
     return [
+        layer.input_layernorm.weight,
         *(p.weight for p in projections),
         *biases,
-        layer.input_layernorm.weight,
         attention.o_proj.weight,
         layer.post_attention_layernorm.weight,
         mlp.gate_proj.weight,

@@ -1,12 +1,12 @@
 """CUDA graphs of the layers of `packed.py`, forward and backward.
 
-    graphs = LayerGraphs(layers, weights, most=16384, width=576)
+    graphs = LayerGraphs(layers, weights, most=16384)
     hidden = graphs(x, cos, sin, bounds, longest)
 
 To start the kernels of 30 layers one by one takes the CPU longer than it takes the GPU to run them.
-A graph starts them with one call. It has fixed sizes, so tokens and sequences are padded to few
-sizes, and a graph is captured at the first call with each. All graphs of a process share their
-memory: the backward pass of a call must come before the next call of any of them.
+A graph starts them with one call. It has fixed sizes, so calls are padded to few sizes, and the
+second call of a size captures its graph. All graphs of a process share their memory: the backward
+pass of a call must come before the next call of any of them.
 
 On a CPU the same code runs without graphs.
 """
@@ -19,26 +19,26 @@ from typing import Any
 
 import torch
 
-from gem_core.errors import ConfigError
-
-__all__ = ["LayerGraphs", "padding"]
+__all__ = ["LayerGraphs", "padded"]
 
 TOKENS, SEQUENCES, LONGEST = 1024, 128, 256
-"""Tokens and sequences are multiples of these; the longest length is this or twice, 4 times, ..."""
+"""Tokens and sequences are rounded up to multiples of the first two, and the longest length to the
+third times a power of 2."""
 Layers = Callable[..., torch.Tensor]
 
 
-def padding(lengths: Sequence[int]) -> tuple[list[int], int, int]:
-    """Return the lengths of sequences to append, and the sizes of the graph.
+def padded(lengths: Sequence[int]) -> tuple[list[int], int]:
+    """Return the lengths of all sequences of the graph, and the size of its longest one.
 
-    The sizes are the number of sequences with the appended ones, and the longest length.
+    The graph has the given sequences, sequences of padding, and empty ones.
     """
     longest = LONGEST
     while longest < max(lengths):
         longest *= 2
     rest = -sum(lengths) % TOKENS
-    own = [longest] * (rest // longest) + ([rest % longest] if rest % longest else [])
-    return own, _rounded(len(lengths) + len(own), SEQUENCES), longest
+    all_lengths = [*lengths, *[longest] * (rest // longest), rest % longest]
+    empty = -len(all_lengths) % SEQUENCES
+    return [*all_lengths, *[0] * empty], longest
 
 
 class LayerGraphs:
@@ -47,12 +47,13 @@ class LayerGraphs:
     def __init__(self, layers: Layers, weights: Sequence[torch.Tensor], most: int) -> None:
         """`layers(weights, x, cos, sin, bounds, longest)` returns a tensor of the shape of x.
 
-        `most` is the largest number of tokens of a call.
+        The weights may change in place only. `most` is the largest number of tokens of a call.
         """
         self.layers, self.weights = layers, weights
         # a backward pass in flight on another stream may use the nodes of the weights themselves
         self.leaves = [weight.detach().requires_grad_() for weight in weights]
-        self.most = _rounded(most, TOKENS)
+        self.limit = _round_up(most, TOKENS)
+        self.seen: set[tuple[int, int, int]] = set()
         self.captured: dict[tuple[int, int, int], _Captured] = {}
         self.buffers: dict[str, torch.Tensor] = {}
         """Inputs and outputs of all graphs; a smaller graph has the beginning of each."""
@@ -62,13 +63,20 @@ class LayerGraphs:
 
     def fits(self, tokens: int) -> bool:
         """Return whether a call may have this number of tokens."""
-        return _rounded(tokens, TOKENS) <= self.most
+        return _round_up(tokens, TOKENS) <= self.limit
 
     def __call__(
         self, x_N_E: Any, cos: Any, sin: Any, bounds: torch.Tensor, longest: int
     ) -> torch.Tensor:
-        """Return what `layers` returns; N, the number of bounds and `longest` are of `padding`."""
+        """Return what `layers` returns; N, the bounds and `longest` follow from `padded`."""
         key = (x_N_E.shape[0], len(bounds), longest)
+        if key not in self.seen:  # a capture takes longer than a call, and may not pay
+            self.seen.add(key)
+            return self.layers(self.weights, x_N_E, cos, sin, bounds, longest)
+        if any(w.data_ptr() != leaf.data_ptr() for w, leaf in zip(self.weights, self.leaves)):
+            raise RuntimeError(
+                "the weights were replaced; graphs need weights that change in place"
+            )
         inputs = {"x": x_N_E.detach(), "cos": cos, "sin": sin, "bounds": bounds}
         if not self.buffers:
             self._allocate(inputs)
@@ -82,7 +90,7 @@ class LayerGraphs:
         shapes = {"x": x, "cos": inputs["cos"], "sin": inputs["sin"]}
         shapes |= dict.fromkeys(("hidden", "x gradient", "hidden gradient"), x)
         for name, like in shapes.items():
-            self.buffers[name] = like.new_zeros(self.most, *like.shape[1:])
+            self.buffers[name] = like.new_zeros(self.limit, *like.shape[1:])
         self.flat = x.new_zeros(sum(weight.numel() for weight in self.weights))
         self.gradients = self.views(self.flat)
 
@@ -144,7 +152,7 @@ class _Replay(torch.autograd.Function):
     """Run a forward graph, and its backward graph in the backward pass."""
 
     calls = 0
-    """Of all graphs of the process: a backward pass must belong to the last one."""
+    """Passes of all graphs of the process: a backward pass must follow its forward pass."""
 
     @staticmethod
     def forward(ctx: Any, graphs: LayerGraphs, key: Any, inputs: Any, *_: Any) -> torch.Tensor:
@@ -158,18 +166,19 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         if ctx.call != _Replay.calls:
-            raise ConfigError(
-                "another forward pass has overwritten the memory of this one; call backward "
-                "before the next forward pass"
+            raise RuntimeError(
+                "another pass has overwritten the memory of this forward pass; call backward once, "
+                "and before the next forward pass"
             )
         own = ctx.captured.own
         own["hidden gradient"].copy_(gradients[0])
         ctx.captured.backward()
+        _Replay.calls += 1  # the activations are overwritten
         own_gradients = ctx.graphs.views(ctx.graphs.flat.clone())
         return None, None, None, own["x gradient"].clone(), *own_gradients
 
 
-def _rounded(number: int, step: int) -> int:
+def _round_up(number: int, step: int) -> int:
     return -(-number // step) * step
 
 

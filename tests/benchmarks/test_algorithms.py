@@ -49,7 +49,7 @@ import algorithms_warm_up  # noqa: E402
 import algorithms_workers  # noqa: E402
 from continuous import ContinuousPolicy  # noqa: E402
 from packed import PackedTrunk  # noqa: E402
-from packed_graphs import padding  # noqa: E402
+from packed_graphs import padded  # noqa: E402
 
 EASY = "game:GuessTheNumber-v0-easy"
 
@@ -351,50 +351,96 @@ def test_engine_rejects_models_that_it_would_compute_wrongly(config, message):
         PackedTrunk(model)
 
 
-@pytest.mark.parametrize("graphed", [0, 1024])
-def test_packed_sequences_give_the_model_its_own_logprobs_and_gradients(family, graphed):
+@pytest.mark.parametrize("graph_tokens", [0, 2048])
+def test_packed_sequences_give_the_model_its_own_logprobs_and_gradients(family, graph_tokens):
     model = copy.deepcopy(family[0])
-    trunk = PackedTrunk(model.model, graphed=graphed)
-    trunk.logprobs(model.lm_head.weight, [[1, 2, 3]], [[1]]).sum().backward()  # the same sizes
-    model.zero_grad()
-    sequences = [list(range(5, 10)), [7, 7, 9], list(range(40, 57))]
-    positions = [[1, 4], [2], [1, 2, 16]]
-    logprobs = trunk.logprobs(model.lm_head.weight, sequences, positions)
-    logprobs.square().sum().backward()
+    trunk = PackedTrunk(model.model, graph_tokens=graph_tokens)
+    batches = [  # two sizes, and the second occurrence of the first
+        ([[1, 2, 3]], [[1]]),
+        ([list(range(5, 10)), [7, 7, 9], list(range(40, 57))], [[1, 4], [2], [1, 2, 16]]),
+        ([[4] * 600, [8] * 500], [[1, 500], [20]]),
+        ([[9] * 700, [8] * 401], [[1, 500], [20]]),
+    ]
+    logprobs = []
+    for sequences, positions in batches:
+        with torch.no_grad():
+            before = trunk.logprobs(model.lm_head.weight, sequences, positions)
+        logprobs.append(trunk.logprobs(model.lm_head.weight, sequences, positions))
+        torch.testing.assert_close(before, logprobs[-1].detach())
+        logprobs[-1].square().sum().backward()
+    assert len(trunk.graphs.captured) == (2 if graph_tokens else 0)
     gradients = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
     expected = []
-    for ids, own in zip(sequences, positions):
-        logits = model(torch.tensor([ids])).logits[0].log_softmax(-1)
-        expected += [logits[p - 1, ids[p]] for p in own]
-    torch.testing.assert_close(logprobs, torch.stack(expected), rtol=1e-4, atol=1e-4)
+    for sequences, positions in batches:
+        for ids, own in zip(sequences, positions):
+            logits = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+            expected += [logits[p - 1, ids[p]] for p in own]
+    torch.testing.assert_close(torch.cat(logprobs), torch.stack(expected), rtol=1e-4, atol=1e-4)
     torch.stack(expected).square().sum().backward()
     for gradient, p in zip(gradients, model.parameters()):
         torch.testing.assert_close(gradient, p.grad, rtol=1e-3, atol=1e-4)
 
 
-def test_padding_fills_the_sizes_of_a_graph():
-    assert padding([300, 200]) == ([512, 12], 128, 512)
-    assert padding([513, 511]) == ([], 128, 1024)
-    assert padding([8] * 128) == ([], 128, 256)
-    assert padding([9] * 128) == ([256, 256, 256, 128], 256, 256)
-
-
-def test_backward_pass_after_another_forward_pass_raises(family):
+def test_graphs_read_weights_that_change_in_place_and_reject_others(family):
     model = copy.deepcopy(family[0])
-    trunk = PackedTrunk(model.model, graphed=2000)
-    first = trunk.logprobs(model.lm_head.weight, [[1, 2, 3]], [[1]])
-    trunk.logprobs(model.lm_head.weight, [[1, 2, 3]], [[1]])
-    with pytest.raises(ConfigError, match="call backward before the next forward pass"):
+    trunk = PackedTrunk(model.model, graph_tokens=1024)
+    hidden = [trunk.hidden([[1, 2, 3]]).detach() for _ in range(2)]
+    torch.testing.assert_close(hidden[0], hidden[1])
+    with torch.no_grad():
+        model.model.norm.weight.mul_(2)
+    torch.testing.assert_close(trunk.hidden([[1, 2, 3]]).detach(), 2 * hidden[0])
+    model.model.norm.weight.data = model.model.norm.weight.data.clone()
+    with pytest.raises(RuntimeError, match="the weights were replaced"):
+        trunk.hidden([[1, 2, 3]])
+
+
+def test_padding_fills_the_sizes_of_a_graph():
+    for lengths, filling, size, longest in (
+        ([300, 200], [512, 12], 128, 512),
+        ([513, 511], [], 128, 1024),
+        ([8] * 128, [], 256, 256),
+        ([9] * 128, [256, 256, 256, 128], 256, 256),
+    ):
+        empty = [0] * (size - len(lengths) - len(filling))
+        assert padded(lengths) == (lengths + filling + empty, longest)
+
+
+@pytest.mark.parametrize("second", ["forward", "other forward", "backward"])
+def test_backward_pass_after_another_pass_raises(family, second):
+    model = copy.deepcopy(family[0])
+    trunks = [PackedTrunk(model.model, graph_tokens=2000) for _ in range(2)]
+    first = [trunk.hidden([[1, 2, 3]]) for trunk in (*trunks, *trunks)][-1]
+    if second == "backward":
+        first.sum().backward(retain_graph=True)
+    else:
+        trunks[second == "forward"].hidden([[1, 2, 3]])
+    with pytest.raises(RuntimeError, match="call backward once, and before the next forward"):
         first.sum().backward()
 
 
 def test_call_without_a_graph_is_not_padded(family):
-    trunk = PackedTrunk(family[0].model, graphed=1024)
+    trunk = PackedTrunk(family[0].model, graph_tokens=1024)
     trunk.hidden([[5] * 513, [5] * 512])
-    assert not trunk.graphs.captured
+    assert not trunk.graphs.seen
     trunk.hidden([[5] * 512, [5] * 512])
-    assert list(trunk.graphs.captured) == [(1024, 129, 512)]
+    assert trunk.graphs.seen == {(1024, 129, 512)}
+
+
+def test_graphs_do_not_change_the_update(tiny, tmp_path):
+    """Neither that of the policy nor that of a critic."""
+    weights = []
+    for graph_tokens in (0, 8192):
+        trainer = algorithms_training.Trainer(*copy.deepcopy(tiny), tmp_path, slots=8)
+        trainer.graph_tokens = graph_tokens
+        trainer.trunk = PackedTrunk(trainer.model.model, graph_tokens=graph_tokens)
+        run = algorithms_plan.Run(
+            "test", algorithms_plan.GUESS, "ppo", updates=3, episodes=8, rate=1e-3, evaluated=1
+        )
+        trainer.train(run)
+        assert bool(trainer.trunk.graphs.captured) == bool(graph_tokens)
+        weights.append(trainer.model.lm_head.weight.detach().clone())
+    torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-5)
 
 
 def test_untrained_critic_gives_whitened_returns(trainer):

@@ -38,6 +38,7 @@ import first_gradient
 import gpu_curves
 import gpu_report
 import gpu_runs
+import graph_gradients
 import replay_run
 
 
@@ -217,6 +218,17 @@ def test_first_gradient_and_replay_are_those_of_single_tokens(
     row = json.loads(out.read_text())
     assert row["float32"]["norm"] == pytest.approx(expected[0], rel=1e-3)
     assert 0.99 < row["bfloat16 weights"]["cosine"] < 1.00001
+
+
+def test_gradients_with_graphs_are_those_in_float32(recorded: Path, tmp_path: Path) -> None:
+    out = tmp_path / "graphs.json"
+    graph_gradients.main(graph_gradients.Args("tiny", recorded, room=512, out=out))
+    result = json.loads(out.read_text())
+    for name in ("without graphs", "with graphs"):
+        assert result[name]["norm"] == pytest.approx(result["float32"]["norm"], rel=1e-3)
+        assert result[name]["cosine"] > 0.9999
+    with pytest.raises(ConfigError, match="has no trained update 9"):
+        graph_gradients.main(graph_gradients.Args("tiny", recorded, update=9, out=out))
 
 
 def test_replay_names_what_is_wrong_with_its_input(recorded: Path) -> None:

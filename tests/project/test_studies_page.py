@@ -53,6 +53,10 @@ def test_committed_results_match_the_plan(report: ModuleType) -> None:
         if run.updates and run.rate is None:
             rates = rates or import_module("algorithms_plan").tuned(report.RESULTS, report.plan())
             run = replace(run, rate=rates.get(run.algorithm, rates["rebn"]))
+        if run.expert_pilot:
+            chosen = import_module("algorithms_plan").chosen_updates
+            updates = chosen(report.RESULTS, run.expert_pilot, report.plan())
+            run = replace(run, expert_updates=updates)
         # a setting that is newer than the result has the default that acts as before
         assert result["run"].items() <= json.loads(json.dumps(asdict(run))).items()
 
