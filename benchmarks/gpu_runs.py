@@ -46,6 +46,7 @@ STAGES = {
         r"timing_s/gen:": "rollout",
         r"timing_s/old_log_prob:": "old logprobs",
         r"timing_s/adv:": "advantages",
+        r"timing_s/gem:": "of these, gem's",
         r"timing_s/update_actor:": "update",
         r"timing_s/update_weights:": "weight sync",
     },

@@ -14,6 +14,7 @@ is imported itself.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -206,6 +207,7 @@ class GemTrainer:
             return super()._compute_values(batch, *args, **kwargs)  # type: ignore[misc]
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        began, seconds_of_verl = time.perf_counter(), 0.0
         config, algorithm = self.gem_config, self.config.algorithm
         fields = stored(batch, EPISODES, *_CHECKED, "rollout_log_probs", "old_log_probs")
         self._played = played = read_batch(batch, fields, values=config.needs_values)
@@ -216,7 +218,14 @@ class GemTrainer:
         absolute = per_turn  # `BatchMetrics` takes the absolute values
         gem_estimator = str(algorithm.adv_estimator).startswith(PREFIX)
         trained = any(1 in sequence.mask for sequence in played.sequences)
-        compute = super()._compute_advantage  # type: ignore[misc]
+        compute_of_verl = super()._compute_advantage  # type: ignore[misc]
+
+        def compute(batch: Any, metrics: dict[str, Any]) -> Any:
+            nonlocal seconds_of_verl
+            verl_began = time.perf_counter()
+            batch = compute_of_verl(batch, metrics)
+            seconds_of_verl += time.perf_counter() - verl_began
+            return batch
 
         def write(batch: Any, advantages: Any, returns: Any) -> Any:
             with _known_advantages(algorithm, advantages, returns):
@@ -234,6 +243,7 @@ class GemTrainer:
         self._recorder.write_trained(batch, played, per_turn, self.global_steps - 1)
         self._batches.append(BatchMetrics.of(played.episodes, absolute))
         metrics |= _shown(self._batches[-1:])
+        metrics["timing_s/gem"] = time.perf_counter() - began - seconds_of_verl  # within adv
         return batch
 
     def _gap(self, fields: Any) -> dict[str, float]:

@@ -114,6 +114,7 @@ def test_critic_run_reaches_tensorboard_and_wandb(critic_run: Path, training_clu
     names = {
         "gem/success",
         "gem/logprob_gap",
+        "timing_s/gem",
         "gem/turn/0/return",
         "gem/env/game:GuessTheNumber-v0-easy/return",
         "val-aux/game:GuessTheNumber-v0-easy/return/mean@1",
