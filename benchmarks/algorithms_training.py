@@ -386,7 +386,7 @@ def _with_final(values: Sequence[Sequence[float]]) -> list[list[float]]:
     return [[*per_turn, 0.0] for per_turn in values]
 
 
-def freeze() -> None:
+def exclude_from_gc() -> None:
     """Exclude all objects so far from garbage collection, at the first call.
 
     Otherwise the collector pauses again and again to visit the objects of all modules. Reference

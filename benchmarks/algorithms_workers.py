@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from algorithms_model import fingerprint, load
 from algorithms_plan import Run
-from algorithms_training import Trainer, freeze
+from algorithms_training import Trainer, exclude_from_gc
 
 from gem_core.errors import ConfigError
 
@@ -114,7 +114,7 @@ async def run_lane(trainer: Trainer, runs: Any, settings: Worker, machine: dict[
         try:
             check_model_of_results(settings.out, run, machine["model"])
             result = await trainer.train_run(run)
-            freeze()
+            exclude_from_gc()
             path = settings.out / run.path
             path.parent.mkdir(parents=True, exist_ok=True)
             scratch = path.with_suffix(f".{os.getpid()}")

@@ -172,7 +172,7 @@ class Decoder:
         )
         for tensor, values in zip(static, inputs):
             tensor.copy_(values)
-        self._fast((size, width, span), lambda: self._prefill(*static, span))()
+        self._as_graph((size, width, span), lambda: self._prefill(*static, span))()
 
     def _prefill(self, ids_B_T: Any, rows_B: Any, start_B: Any, last_B: Any, span: int) -> None:
         # padding is written after the prompt, where the next tokens overwrite it, or to the last
@@ -198,7 +198,7 @@ class Decoder:
         place = self.place[: len(moves)]
         place.copy_(torch.where(self.moves > 0, place, self.context - 1))
         self.step.fill_(1)
-        step = self._fast((size, span), lambda: self._decode(size, span))
+        step = self._as_graph((size, span), lambda: self._decode(size, span))
         for _ in range(STEPS):
             step()
         if self.event is not None:
@@ -231,7 +231,7 @@ class Decoder:
         self.place[:size].copy_((self.place[:size] + self.moves[:size]).clamp(max=self.context - 1))
         self.step.add_(1)
 
-    def _fast(self, key: tuple[int, ...], call: Callable[[], None]) -> Callable[[], None]:
+    def _as_graph(self, key: tuple[int, ...], call: Callable[[], None]) -> Callable[[], None]:
         """Return `call` as a CUDA graph, which is captured at the second request for this key."""
         if not self.graphs or key not in self.seen:  # a size may never occur again
             self.seen.add(key)

@@ -21,7 +21,7 @@ import torch
 import tyro
 from algorithms_model import load
 from algorithms_plan import GUESS, Run
-from algorithms_training import Clock, Trainer, freeze
+from algorithms_training import Clock, Trainer, exclude_from_gc
 
 from gem_core import ConfigError, Episode, GemError
 from gem_core.adapter_kit.record_log import RecordLog
@@ -71,7 +71,7 @@ class SameTasks(Trainer):
     def update(self, batch: list[Episode], per_turn: list[list[float]], *rest: Any) -> Any:
         self.trained.append((batch, per_turn))
         result = super().update(batch, per_turn, *rest)
-        freeze()
+        exclude_from_gc()
         return result
 
 
@@ -82,7 +82,7 @@ def main(args: Args) -> None:
         )
     torch.set_num_threads(1)
     model, tokenizer = load(args.model)
-    # with CUDA graphs, several micro-batches are as fast as one, and take less memory
+    # graphs keep the memory of their activations, so the micro-batches are small
     trainer = SameTasks(model, tokenizer, args.out, slots=256, room=20480, seeds=args.seeds)
     run = Run(
         "curve",

@@ -101,22 +101,23 @@ class LayerGraphs:
 
     def _capture(self, key: tuple[int, int, int], inputs: dict[str, Any]) -> _Captured:
         N, bounds, longest = key
-        own = {name: buffer[:N] for name, buffer in self.buffers.items()}
-        own["bounds"] = torch.zeros(bounds, dtype=torch.int32, device=inputs["x"].device)
-        captured = _Captured(own)
+        tensors = {name: buffer[:N] for name, buffer in self.buffers.items()}
+        tensors["bounds"] = torch.zeros(bounds, dtype=torch.int32, device=inputs["x"].device)
+        captured = _Captured(tensors)
         captured.send(inputs)
-        x = own["x"].detach().requires_grad_()
+        x = tensors["x"].detach().requires_grad_()
 
         def forward() -> None:
             with torch.enable_grad():
-                rest = (own["cos"], own["sin"], own["bounds"], longest)
+                rest = (tensors["cos"], tensors["sin"], tensors["bounds"], longest)
                 captured.result = self.layers(self.leaves, x, *rest)
-            own["hidden"].copy_(captured.result.detach())
+            tensors["hidden"].copy_(captured.result.detach())
 
         def backward() -> None:
             result, captured.result = captured.result, None
-            results = torch.autograd.grad(result, (x, *self.leaves), own["hidden gradient"])
-            own["x gradient"].copy_(results[0])
+            gradient = tensors["hidden gradient"]
+            results = torch.autograd.grad(result, (x, *self.leaves), gradient)
+            tensors["x gradient"].copy_(results[0])
             torch._foreach_copy_(self.gradients, results[1:])
 
         captured.forward, captured.backward = forward, backward
@@ -140,12 +141,12 @@ class _Captured:
     result: Any = None
     """The output of `layers`, between the forward and the backward pass."""
 
-    def __init__(self, own: dict[str, torch.Tensor]) -> None:
-        self.own = own
+    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+        self.tensors = tensors
 
     def send(self, inputs: dict[str, torch.Tensor]) -> None:
         for name, value in inputs.items():
-            self.own[name].copy_(value)
+            self.tensors[name].copy_(value)
 
 
 class _Replay(torch.autograd.Function):
@@ -161,7 +162,7 @@ class _Replay(torch.autograd.Function):
         ctx.graphs, ctx.captured, ctx.call = graphs, captured, _Replay.calls
         captured.send(inputs)
         captured.forward()
-        return captured.own["hidden"].clone()
+        return captured.tensors["hidden"].clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -170,12 +171,12 @@ class _Replay(torch.autograd.Function):
                 "another pass has overwritten the memory of this forward pass; call backward once, "
                 "and before the next forward pass"
             )
-        own = ctx.captured.own
-        own["hidden gradient"].copy_(gradients[0])
+        tensors = ctx.captured.tensors
+        tensors["hidden gradient"].copy_(gradients[0])
         ctx.captured.backward()
         _Replay.calls += 1  # the activations are overwritten
-        own_gradients = ctx.graphs.views(ctx.graphs.flat.clone())
-        return None, None, None, own["x gradient"].clone(), *own_gradients
+        of_weights = ctx.graphs.views(ctx.graphs.flat.clone())
+        return None, None, None, tensors["x gradient"].clone(), *of_weights
 
 
 def _round_up(number: int, step: int) -> int:
