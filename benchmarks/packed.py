@@ -87,7 +87,8 @@ class PackedTrunk:
         place_N = torch.tensor([i for length in lengths for i in range(length)], device=device)
         bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
         x_N_E = functional.embedding(ids_N, self.trunk.embed_tokens.weight)
-        cos, sin = (t[0, :, None] for t in self.trunk.rotary_emb(x_N_E[None], place_N[None]))
+        rotary = self.trunk.rotary_emb(x_N_E[None], place_N[None])
+        cos, sin = (t[0, :, None].clone() for t in rotary)  # of a view, graphs compile again
         if graphed:
             return self.graphs(x_N_E, cos, sin, bounds, longest)[:tokens]
         return self.layers(self.weights, x_N_E, cos, sin, bounds, longest)

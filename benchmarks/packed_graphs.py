@@ -50,8 +50,9 @@ class LayerGraphs:
         The weights may change in place only. `most` is the largest number of tokens of a call.
         """
         self.layers, self.weights = layers, weights
-        # a backward pass in flight on another stream may use the nodes of the weights themselves
-        self.leaves = [weight.detach().requires_grad_() for weight in weights]
+        # A backward pass in flight on another stream may use the nodes of the weights themselves.
+        # The type is that of the weights, because torch.compile compiles again for another one.
+        self.leaves = [torch.nn.Parameter(weight.detach()) for weight in weights]
         self.limit = _round_up(most, TOKENS)
         self.seen: set[tuple[int, int, int]] = set()
         self.captured: dict[tuple[int, int, int], _Captured] = {}

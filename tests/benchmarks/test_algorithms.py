@@ -11,6 +11,7 @@ import json
 import queue
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 from inspect import signature
 from statistics import fmean, pstdev
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ import pytest
 import torch
 from project import ROOT
 from tiny_qwen2 import tiny_qwen2
+from torch._dynamo.testing import CompileCounter
 from transformers import GPT2Config, LlamaConfig, Qwen2Config
 
 from gem_core import (
@@ -393,6 +395,24 @@ def test_graphs_read_weights_that_change_in_place_and_reject_others(family):
     model.model.norm.weight.data = model.model.norm.weight.data.clone()
     with pytest.raises(RuntimeError, match="the weights were replaced"):
         trunk.hidden([[1, 2, 3]])
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch.compile itself
+def test_graphs_do_not_compile_the_layers_again(family):
+    """On a GPU this took 11 s."""
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    trunk = PackedTrunk(copy.deepcopy(family[0]).model, graph_tokens=2048)
+    (before, attention, after), *rest = trunk.layers.args
+    compiled = (torch.compile(part, backend=counter, dynamic=True) for part in (before, after))
+    parts = (next(compiled), attention, next(compiled))
+    trunk.graphs.layers = partial(trunk.layers.func, parts, *rest)
+    frames = []
+    for sequences in ([[1, 2, 3]], [[1, 2, 3]], [[4] * 600, [8] * 500], [[4] * 601, [8] * 500]):
+        trunk.hidden(sequences).sum().backward()
+        frames.append(counter.frame_count)
+    assert len(trunk.graphs.captured) == 2
+    assert frames == [2] * 4
 
 
 def test_padding_fills_the_sizes_of_a_graph():
