@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from packed import of_any_length
 from torch.nn import functional
 
 __all__ = ["STEPS", "Decoder"]
@@ -47,7 +48,7 @@ class Decoder:
         self.width = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.epsilon = config.rms_norm_eps
         self.rotate, self.gate = (
-            torch.compile(call, dynamic=True) if self.graphs else call for call in (_rotate, _gate)
+            torch.compile(call) if self.graphs else call for call in (_rotate, _gate)
         )
         self.weights: list[torch.Tensor] = []
         """The weights of all lanes: the first dimension is the lane."""
@@ -287,6 +288,7 @@ class Decoder:
             qkv_bias = next(weights) if self.biased else None
             out, m_norm, gate_up, down = (next(weights) for _ in range(4))
             h = self._linear(self._norm(x_N_R_E, a_norm), qkv, qkv_bias).view(B * T, H + 2 * K, D)
+            of_any_length(h, cos, sin)
             queries, keys_and_values = self.rotate(h, cos, sin, H, K)
             cache.view(-1, 2 * K, D).index_copy_(0, where_N, keys_and_values)
             cached = cache[:B, :span] if rows_B is None else cache[rows_B, :span]
@@ -296,7 +298,9 @@ class Decoder:
             a = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
             a = a.view(B // R, R, K, H // K, T, D).permute(0, 4, 1, 2, 3, 5).reshape(-1, R, H * D)
             x_N_R_E = self._add_linear(x_N_R_E, a, out)
-            gated = self.gate(self._linear(self._norm(x_N_R_E, m_norm), gate_up))
+            gate_and_up = self._linear(self._norm(x_N_R_E, m_norm), gate_up)
+            of_any_length(gate_and_up)
+            gated = self.gate(gate_and_up)
             x_N_R_E = self._add_linear(x_N_R_E, gated, down)
         x_N_R_E = self._norm(x_N_R_E, norm_R_E)
         return x_N_R_E.view(B // R, T, R, -1).transpose(1, 2).reshape(B, T, -1)

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from gem_core.errors import ConfigError
 
-__all__ = ["PackedTrunk", "check_model"]
+__all__ = ["PackedTrunk", "check_model", "of_any_length"]
 
 UNSUPPORTED = ("attention_bias", "mlp_bias", "use_sliding_window")
 """Settings of a model's config that must be off. Qwen2 has its biases in q, k and v without one."""
@@ -62,7 +62,7 @@ class PackedTrunk:
         self.trunk = trunk
         cuda = trunk.embed_tokens.weight.is_cuda
         before, after, self.token_logprobs = (
-            torch.compile(call, dynamic=True) if cuda and compiled else call
+            torch.compile(call) if cuda and compiled else call
             for call in (_before_attention, _after_attention, _token_logprobs)
         )
         attention = _varlen_attention if cuda else _attention_per_sequence
@@ -88,7 +88,7 @@ class PackedTrunk:
         bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
         x_N_E = functional.embedding(ids_N, self.trunk.embed_tokens.weight)
         rotary = self.trunk.rotary_emb(x_N_E[None], place_N[None])
-        cos, sin = (t[0, :, None].clone() for t in rotary)  # of a view, graphs compile again
+        cos, sin = (t[0, :, None].clone() for t in rotary)  # torch.compile compiles again for views
         if graphed:
             return self.graphs(x_N_E, cos, sin, bounds, longest)[:tokens]
         return self.layers(self.weights, x_N_E, cos, sin, bounds, longest)
@@ -116,8 +116,18 @@ class PackedTrunk:
         hidden_M_E = self.at(sequences, before)
         targets = [sequence[p] for sequence, own in zip(sequences, positions) for p in own]
         target_M = torch.tensor(targets, dtype=torch.long, device=hidden_M_E.device)
+        of_any_length(hidden_M_E, target_M)
         logprobs: torch.Tensor = self.token_logprobs(hidden_M_E, head, target_M)
         return logprobs
+
+
+def of_any_length(*tensors: torch.Tensor) -> None:
+    """Let torch.compile compile for any size of the first dimension, and the given other ones.
+
+    Its option `dynamic=True` also compiles for any width and number of heads: slower kernels.
+    """
+    for tensor in tensors:
+        torch._dynamo.maybe_mark_dynamic(tensor, 0)
 
 
 def _layers(
@@ -141,8 +151,10 @@ def _layers(
     step = len(of_layers) // count
     for i in range(0, len(of_layers), step):
         own = of_layers[i : i + step]
+        of_any_length(x_N_E, cos, sin)
         queries, keys, values = before(x_N_E, cos, sin, sizes, *own[:-5])
         mixed = attention(queries, keys, values, bounds, longest)
+        of_any_length(mixed)
         x_N_E = after(x_N_E, mixed, sizes, *own[-5:])
     return functional.rms_norm(x_N_E, norm.shape, norm, sizes[-1])
 

@@ -20,7 +20,7 @@ import pytest
 import torch
 from project import ROOT
 from tiny_qwen2 import tiny_qwen2
-from torch._dynamo.testing import CompileCounter
+from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import GPT2Config, LlamaConfig, Qwen2Config
 
 from gem_core import (
@@ -50,6 +50,7 @@ import algorithms_training  # noqa: E402
 import algorithms_warm_up  # noqa: E402
 import algorithms_workers  # noqa: E402
 from continuous import ContinuousPolicy  # noqa: E402
+from continuous_decoder import Decoder  # noqa: E402
 from packed import PackedTrunk  # noqa: E402
 from packed_graphs import padded  # noqa: E402
 
@@ -401,10 +402,10 @@ def test_graphs_read_weights_that_change_in_place_and_reject_others(family):
 def test_graphs_do_not_compile_the_layers_again(family):
     """On a GPU this took 11 s."""
     torch._dynamo.reset()
-    counter = CompileCounter()
+    counter = CompileCounterWithBackend("aot_eager")
     trunk = PackedTrunk(copy.deepcopy(family[0]).model, graph_tokens=2048)
     (before, attention, after), *rest = trunk.layers.args
-    compiled = (torch.compile(part, backend=counter, dynamic=True) for part in (before, after))
+    compiled = (torch.compile(part, backend=counter) for part in (before, after))
     parts = (next(compiled), attention, next(compiled))
     trunk.graphs.layers = partial(trunk.layers.func, parts, *rest)
     frames = []
@@ -413,6 +414,20 @@ def test_graphs_do_not_compile_the_layers_again(family):
         frames.append(counter.frame_count)
     assert len(trunk.graphs.captured) == 2
     assert frames == [2] * 4
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_decoder_compiles_once_for_all_sizes(tiny, lanes):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    decoder = Decoder([tiny[0]] * lanes, slots=64, context=256, seed=0)
+    decoder.rotate, decoder.gate = (
+        torch.compile(call, backend=counter) for call in (decoder.rotate, decoder.gate)
+    )
+    for rows, length in ((2, 5), (40, 9), (17, 30)):
+        decoder.prefill(list(range(rows)), [[5] * length] * rows, [0] * rows)
+        decoder.decode(list(range(rows)), length + 1)
+    assert counter.frame_count == 2
 
 
 def test_padding_fills_the_sizes_of_a_graph():
