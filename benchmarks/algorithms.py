@@ -11,8 +11,8 @@
 
 A finished run is one small JSON file in benchmarks/results/algorithms. Runs with a file are
 skipped, so the program can be killed and resumed at any time, also on another machine. `Run` has
-all settings that differ between runs; model, tokens per turn, optimizer and loss are the same.
-Each batch gets one on-policy gradient step:
+all settings that differ between runs; optimizer and loss are the same. By default, each batch gets
+one on-policy gradient step:
 
     loss = -1/Z * sum over sampled tokens of A * log pi,    Z = number of sampled tokens
 
@@ -26,9 +26,9 @@ Processes only share a GPU well with NVIDIA MPS, and if none of them may use all
     export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25
 
 A process keeps the memory of the CUDA graphs of its micro-batches, so set a smaller --room for more
-processes: ten with --room 40000 took 115 GB. The lanes of a process take turns in Python and in
-training: ten processes were faster on an H200 than three with three lanes each. With several lanes,
-the sampling is not seeded.
+processes: in one trial, ten with --room 40000 took 115 GB. The lanes of a process take turns in
+Python and in training: in the result files of studies/algorithms/, processes with one lane make
+more updates a minute than those with three. With several lanes, the sampling is not seeded.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from algorithms_plan import (
 )
 from algorithms_training import CONTEXT
 from algorithms_warm_up import warm_up
-from algorithms_workers import Worker, train_all
+from algorithms_workers import Workers, train_all
 from packed import check_model
 
 from gem_core import GemError
@@ -226,7 +226,8 @@ def main(
     planned = runs_of_model(folder, args.only, planned)
     todo = missing_runs(args.only, results, planned)
     timed = [run.name for run in todo if run.timed]
-    if args.workers * args.lanes > 1 and 0 < len(timed) < len(todo):
+    studies = {name.partition("/")[0] for name in timed}
+    if args.workers * args.lanes > 1 and timed and (len(timed) < len(todo) or len(studies) > 1):
         raise ConfigError(
             f"the time of {timed[0]} is a result, so other runs must not share the GPU with it; "
             "name the runs, or set --workers 1 and --lanes 1"
@@ -258,7 +259,7 @@ def main(
     prepare(args.work)
     sizes = (args.workers, args.lanes, args.slots, args.room, args.context)
     code = train_all(
-        todo, Worker(folder, args.work, results, *sizes, deadline=time.time() + args.seconds)
+        todo, Workers(folder, args.work, results, *sizes, deadline=time.time() + args.seconds)
     )
     if args.command == "reproduce" and code == 0:
         from algorithms_reproduce import compared

@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,12 +24,12 @@ from algorithms_training import Trainer, exclude_from_gc
 
 from gem_core.errors import ConfigError
 
-__all__ = ["Worker", "check_model_of_results", "train_all"]
+__all__ = ["Workers", "check_model_of_results", "train_all"]
 
 
 @dataclass(frozen=True)
-class Worker:
-    """Settings of the processes that train runs."""
+class Workers:
+    """Settings of the worker processes."""
 
     model: Path
     work: Path
@@ -40,21 +40,24 @@ class Worker:
     """Runs at a time in each. With more than one, the sampling is not seeded: the runs of a process
     share its random numbers. Result files have this number."""
     slots: int
+    """Episodes at a time in each run."""
     room: int
+    """Tokens in the micro-batches of all processes together."""
     context: int
+    """Tokens of an episode."""
     deadline: float
     """Start no run after this time."""
 
 
-def train_all(todo: Sequence[Run], settings: Worker) -> int:
+def train_all(todo: Sequence[Run], settings: Workers) -> int:
     """Train runs in worker processes, and return the exit code."""
     context = multiprocessing.get_context("spawn")
     runs = context.Queue()
     for run in todo:
         runs.put(run)
+    settings = replace(settings, workers=min(settings.workers, len(todo)))
     workers = [
-        context.Process(target=run_worker, args=(settings, runs))
-        for _ in range(min(settings.workers, len(todo)))
+        context.Process(target=run_worker, args=(settings, runs)) for _ in range(settings.workers)
     ]
     began = time.time()
     for worker in workers:
@@ -72,7 +75,7 @@ def train_all(todo: Sequence[Run], settings: Worker) -> int:
     return 0 if not missing or time.time() > settings.deadline else 1
 
 
-def run_worker(settings: Worker, runs: Any) -> None:
+def run_worker(settings: Workers, runs: Any) -> None:
     """Take runs from a queue and train them, until the deadline."""
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = True
@@ -104,7 +107,7 @@ def run_worker(settings: Worker, runs: Any) -> None:
         asyncio.run(train_lanes())
 
 
-async def run_lane(trainer: Trainer, runs: Any, settings: Worker, machine: dict[str, Any]) -> None:
+async def run_lane(trainer: Trainer, runs: Any, settings: Workers, machine: dict[str, Any]) -> None:
     """Train one run after the other, and write the result of each; skip runs that fail."""
     while time.time() < settings.deadline:
         try:

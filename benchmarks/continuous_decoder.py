@@ -42,13 +42,13 @@ class Decoder:
         config = model.config
         self.models, self.lanes, self.context = models, len(models), context
         self.device = model.device
-        self.graphs = self.device.type == "cuda"
-        self.dtype = torch.bfloat16 if self.graphs else torch.float32
+        self.use_graphs = self.device.type == "cuda"
+        self.dtype = torch.bfloat16 if self.use_graphs else torch.float32
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.width = getattr(config, "head_dim", None) or config.hidden_size // self.heads
         self.epsilon = config.rms_norm_eps
         self.rotate, self.gate = (
-            torch.compile(call) if self.graphs else call for call in (_rotate, _gate)
+            torch.compile(call) if self.use_graphs else call for call in (_rotate, _gate)
         )
         self.weights: list[torch.Tensor] = []
         """The weights of all lanes: the first dimension is the lane."""
@@ -77,7 +77,7 @@ class Decoder:
         self.temperature_R_1 = torch.ones(self.lanes, 1, device=self.device)
         self.noise_R_1 = torch.ones(self.lanes, 1, device=self.device)
         self.token, self.place = self._zeros(rows), self._zeros(rows)
-        self.moves = self._zeros(slots * self.lanes)
+        self.active = self._zeros(slots * self.lanes)
         self.step = self._zeros(1)
         self.prompts = self._zeros(slots * self.lanes, LONGEST_GRAPH)
         self.prompt_rows, self.starts, self.ends = (
@@ -87,10 +87,10 @@ class Decoder:
         self.out_logprobs = torch.zeros(STEPS + 1, rows, device=self.device)
         self.seen: set[tuple[int, ...]] = set()
         self.captured: dict[tuple[int, ...], Any] = {}
-        self.stream = torch.cuda.Stream() if self.graphs else None
-        self.event = torch.cuda.Event() if self.graphs else None
+        self.stream = torch.cuda.Stream() if self.use_graphs else None
+        self.event = torch.cuda.Event() if self.use_graphs else None
         # no tensor of a graph outlives its replay, so all graphs share one memory
-        self.pool = torch.cuda.graph_pool_handle() if self.graphs else None
+        self.pool = torch.cuda.graph_pool_handle() if self.use_graphs else None
 
     def _zeros(self, *shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.long, device=self.device)
@@ -120,7 +120,7 @@ class Decoder:
             self.weights = [w.new_empty(self.lanes, *w.shape, dtype=self.dtype) for w in weights]
         for old, new in zip(self.weights, weights):
             old[lane].copy_(new)
-        if self.graphs:
+        if self.use_graphs:
             torch.cuda.synchronize()
 
     def set_temperature(self, lane: int, temperature: float) -> None:
@@ -143,7 +143,7 @@ class Decoder:
         width = max(len(ids) for _, ids, _ in prompts)
         span = self._span(max(start + len(ids) for _, ids, start in prompts))
         size = max(map(len, lanes))
-        with_graph = self.graphs and width <= LONGEST_GRAPH
+        with_graph = self.use_graphs and width <= LONGEST_GRAPH
         if with_graph:
             width = _rounded(width, 16, LONGEST_GRAPH)
             size = _rounded(size, 32, self.slots)
@@ -192,12 +192,12 @@ class Decoder:
         """Start to sample STEPS tokens for the running rows."""
         size = _rounded(max(running) // self.lanes + 1, 32, self.slots) * self.lanes
         span = self._span(longest + STEPS + 1)
-        moves = [0] * len(self.moves)
+        active = [0] * len(self.active)
         for row in running:
-            moves[row] = 1
-        self.moves.copy_(self._sent(moves))
-        place = self.place[: len(moves)]
-        place.copy_(torch.where(self.moves > 0, place, self.context - 1))
+            active[row] = 1
+        self.active.copy_(self._sent(active))
+        place = self.place[: len(active)]
+        place.copy_(torch.where(self.active > 0, place, self.context - 1))
         self.step.fill_(1)
         step = self._as_graph((size, span), lambda: self._decode(size, span))
         for _ in range(STEPS):
@@ -217,7 +217,7 @@ class Decoder:
         """Return a tensor of integers on the model's device, without waiting for its work."""
         # faster than torch.tensor(values)
         sent = torch.frombuffer(array("q", values), dtype=torch.long)
-        return sent.pin_memory().to(self.device, non_blocking=True) if self.graphs else sent
+        return sent.pin_memory().to(self.device, non_blocking=True) if self.use_graphs else sent
 
     def _decode(self, size: int, span: int) -> None:
         """Decode one step of the first `size` rows, the first slots of every lane.
@@ -228,13 +228,14 @@ class Decoder:
         token_B, logprob_B = self._sample(hidden_B_T_D[:, 0])
         self.out_tokens[:, :size].index_copy_(0, self.step, token_B[None])
         self.out_logprobs[:, :size].index_copy_(0, self.step, logprob_B[None])
-        self.token[:size].copy_(torch.where(self.moves[:size] > 0, token_B, self.token[:size]))
-        self.place[:size].copy_((self.place[:size] + self.moves[:size]).clamp(max=self.context - 1))
+        self.token[:size].copy_(torch.where(self.active[:size] > 0, token_B, self.token[:size]))
+        next_place = self.place[:size] + self.active[:size]
+        self.place[:size].copy_(next_place.clamp(max=self.context - 1))
         self.step.add_(1)
 
     def _as_graph(self, key: tuple[int, ...], call: Callable[[], None]) -> Callable[[], None]:
         """Return `call` as a CUDA graph, which is captured at the second request for this key."""
-        if not self.graphs or key not in self.seen:  # a size may never occur again
+        if not self.use_graphs or key not in self.seen:  # a size may never occur again
             self.seen.add(key)
             return call
         if key not in self.captured:
@@ -262,8 +263,8 @@ class Decoder:
         """Return the hidden states after the last layer, and write keys and values to the cache.
 
         `rows_B` None: the first rows. In both cases row i is of lane i % R. The kernels of a step
-        are too small to fill a GPU, so their number decides the speed: matrix products include the
-        sums, the mask is made once, keys and values are written together.
+        are too small to fill a GPU, so their number decides the speed: the residual is added in the
+        matrix product, the mask is made once, keys and values are written together.
         """
         B, T = ids_B_T.shape
         R, H, K, D = self.lanes, self.heads, self.kv_heads, self.width

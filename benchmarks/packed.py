@@ -4,9 +4,9 @@
     logprobs = trunk.logprobs(model.lm_head.weight, sequences, positions)
 
 The layers read the parameters of the transformers model, so gradients reach them. On a GPU the code
-between two attentions is one compiled function, attention is torch's variable-length kernel, and
-calls with at most `graph_tokens` tokens run as CUDA graphs. On a CPU the same code runs uncompiled,
-with one attention per sequence.
+before and the code after attention are compiled, attention is torch's variable-length kernel, and
+small calls run as CUDA graphs. On a CPU the same code runs uncompiled, with one attention per
+sequence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gem_core.errors import ConfigError
 __all__ = ["PackedTrunk", "check_model", "of_any_length"]
 
 UNSUPPORTED = ("attention_bias", "mlp_bias", "use_sliding_window")
-"""Settings of a model's config that must be off. Qwen2 has its biases in q, k and v without one."""
+"""Settings of a model's config that must be off. Qwen2 always has biases in q, k and v."""
 
 
 def check_model(config: Any) -> None:
@@ -52,8 +52,9 @@ class PackedTrunk:
     def __init__(self, trunk: Any, compiled: bool = True, graph_tokens: int = 0) -> None:
         """`compiled` is for a GPU: False is slower, and computes the same bits on every start.
 
-        Calls with at most `graph_tokens` tokens run as CUDA graphs. Each needs its backward pass
-        before the next such call in the process, and the weights may change in place only.
+        From the second call of a size, calls with at most `graph_tokens` tokens (rounded up) run as
+        CUDA graphs. The backward pass of a call must come before the next such call in the process,
+        and the weights may change in place only.
         """
         config = trunk.config
         check_model(config)
@@ -108,7 +109,7 @@ class PackedTrunk:
         sequences: Sequence[Sequence[int]],
         positions: Sequence[Sequence[int]],
     ) -> torch.Tensor:
-        """Return log pi of the tokens at these positions (1 or more), flat.
+        """Return log pi of the tokens at these positions (each at least 1), flat.
 
         `head` is the weight of the language model head.
         """
@@ -122,7 +123,7 @@ class PackedTrunk:
 
 
 def of_any_length(*tensors: torch.Tensor) -> None:
-    """Let torch.compile compile for any size of the first dimension, and the given other ones.
+    """Let torch.compile compile for any size of the first dimension; the others stay fixed.
 
     Its option `dynamic=True` also compiles for any width and number of heads: slower kernels.
     """

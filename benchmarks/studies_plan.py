@@ -46,30 +46,6 @@ ten updates on four environments, with seed 100, which no other run uses. RLOO u
 GRPO, and REINFORCE++ that of ReBN. All studies but larger/ use these rates, so in credit/, too, an
 algorithm has the rate that is best for it elsewhere.
 
-Changed on 2026-11-18, before any run from the present weights: the 72 runs so far (24 of tuning/,
-40 of algorithms/, all of before/ and speed/) started from a warm-up that could not be made again,
-because its tasks differed between machines. They were removed. Their rates came from two
-environments, and some algorithms collapsed with them on others, so there are now four. transfer/
-had one seed. Untrained models are now evaluated on more seeds, because all algorithms are compared
-with the same evaluation.
-
-Changed on 2026-11-19, when 208 runs were done (all of tuning/, before/, credit/ and speed/, and 56
-of algorithms/): several runs may share a process (`--lanes`). Their samples come from the same
-distribution up to rounding, but a run no longer draws them with its own seed; the tasks still
-follow from its seed. Result files since then have the number of lanes.
-
-Changed on 2026-11-19, when those 208 runs, critic/, scenarios/ and 22 runs of horizon/ were done:
-transfer/ compares each task with itself, and its three runs were removed, because many episodes in
-BabyAI did not fit into their context of 1,024 tokens. async/, few/, horizon/ and larger/ say below
-what changed in them. Intervals are Student's t, because bootstrap intervals of few seeds are too
-narrow; credit/ and critic/ keep theirs. algorithms/ has a second measure, without a test: the mean
-return in training over all updates, which also counts how fast an algorithm learns.
-
-Changed on 2026-11-19, when 263 runs were done: a decoding step has fewer kernels, and after 28 more
-runs (seed 4 of four schedules of horizon/, and 24 of few/), training has CUDA graphs. Sampling and
-gradients are the same up to rounding: the mean difference between the logprobs of sampler and
-trainer (`apart` in the result files) did not change.
-
 **horizon/** was added on 2026-11-16, when 72 runs of the other studies were done and none of its
 own. ReBN with γ = 1 on the corridors of `corridor.py`, five seeds, each run until it has sampled
 300,000 tokens. The horizon is 5 or 40 turns, or grows from 5 over 10 and 20 to 40: every 5 or 10
@@ -170,6 +146,36 @@ so the two models are not compared with each other. Predictions:
   Hangman.
 - On no environment is REINFORCE or GRPO above ReBN. (A check rather than a prediction: with three
   seeds, this holds three times in four if the algorithms do not differ.)
+
+**changes/** concern several studies.
+
+Changed on 2026-11-18, before any run from the present weights: the 72 runs so far (24 of tuning/,
+40 of algorithms/, all of before/ and speed/) started from a warm-up that could not be made again,
+because its tasks differed between machines. They were removed. Their rates came from two
+environments, and some algorithms collapsed with them on others, so there are now four. transfer/
+had one seed. Untrained models are now evaluated on more seeds, because all algorithms are compared
+with the same evaluation; the comparison uses the first 256 seeds, which trained models have.
+
+Changed on 2026-11-19, when 208 runs were done (all of tuning/, before/, credit/ and speed/, and 56
+of algorithms/): several runs may share a process (`--lanes`). Their samples come from the same
+distribution up to rounding, but a run no longer draws them with its own seed; the tasks still
+follow from its seed. Result files since then have the number of lanes.
+
+Changed on 2026-11-19, when those 208 runs, critic/, scenarios/ and 22 runs of horizon/ were done:
+transfer/ compares each task with itself, and its three runs were removed, because many episodes in
+BabyAI did not fit into their context of 1,024 tokens. async/, few/, horizon/ and larger/ say
+themselves what changed in them. Intervals are Student's t, because bootstrap intervals of few seeds
+are too narrow; credit/ and critic/ keep theirs. algorithms/ has a second measure, without a test:
+the mean return in training over all updates, which also counts how fast an algorithm learns.
+
+Changed on 2026-11-19, when 263 runs were done: a decoding step has fewer kernels, and after 28 more
+runs (seed 4 of four schedules of horizon/, and 24 of few/), training has CUDA graphs. Sampling and
+gradients are the same up to rounding: `graph_gradients.py` compares the gradients, and the mean
+difference between the logprobs of sampler and trainer (`apart` in the result files) has stayed in
+the same range.
+
+Changed on 2026-11-19, when 353 runs were done: the engine compiles its layers for fixed widths,
+which changes the rounding only.
 """
 
 from __future__ import annotations
@@ -225,7 +231,7 @@ ENVIRONMENTS: dict[str, tuple[Setting, int]] = {
     "maths-python": (replace(MATHS, tools="python(max_uses=1)"), 128),
     "facts-search": (replace(SEARCH, tools="search(index='{work}/index',k=1,max_uses=1)"), 128),
 }
-"""Setting and episodes per update of study 1; games with many turns have fewer."""
+"""Setting and episodes per update of algorithms/; games with many turns have fewer."""
 TUNED_ON = ("GuessTheNumber", "Hangman", "TowerofHanoi", "chain_sum")
 RATIO_ON = ("GuessTheNumber", "Hangman", "chain_sum")
 SEVERAL = Steps(epochs=2, mini_batches=2)
@@ -235,7 +241,7 @@ CREDIT = {
     "rebn-0.5": ("rebn", 0.5, 0.95),
     "ppo-0.5": ("ppo", 1.0, 0.5),
 }
-"""Estimator, discount and lambda of study 2."""
+"""Estimator, discount and lambda of credit/."""
 CRITIC: dict[str, tuple[Setting, dict[str, object]]] = {
     "PayLate-trained": (
         Setting("credit:PayLate-v0", tokens=12),
@@ -254,7 +260,7 @@ SCHEDULES = {
     "growing-10": "5,10,20,40@10",
     "gated": "5,10,20,40@>0.4,0.6,0.8",
 }
-"""Horizons of study 3, in the notation of `horizon.py`."""
+"""Horizons of horizon/, in the notation of `horizon.py`."""
 HORIZON_SEEDS = 5
 HORIZON_TOKENS = 300_000
 TRANSFER_SEEDS = 3

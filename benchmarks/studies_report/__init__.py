@@ -121,6 +121,7 @@ DRAW: dict[str, Callable[[dict[str, Result], Path], bool]] = {
     "few": scenarios.draw_few,
 }
 PLANNED = (
+    "changes",
     "tuning",
     "algorithms",
     "ratio",

@@ -1,4 +1,4 @@
-"""Study 1: the tables and learning curves of algorithms/ and ratio/."""
+"""The tables and learning curves of algorithms/ and ratio/."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def draw(known: dict[str, Result], out: Path) -> bool:
             panels[env] = curves
             before = results_under(known, "before/").get(env)
             if before is not None:
-                levels[env] = before["evaluation"]["return"]
+                levels[env] = fmean(untrained_returns(before))
     if panels:
         draw_panels(panels, out, ylabel="return in training", levels=levels)
     return bool(panels)

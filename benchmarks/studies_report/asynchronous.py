@@ -182,7 +182,7 @@ def predictions(known: dict[str, Result]) -> str:
         return "The predictions are open: not all runs reach 75 %."
     tests, seconds = against_sync(known), {name: fmean(seconds_of(known, name)) for name in LINES}
     found = significant(tests, TESTS)
-    faster = [name for name, _ in found if seconds[name] < seconds["sync"]]
+    faster = [n for n in LINES if (n, "sync") in found and seconds[n] < seconds["sync"]]
     computing = fmean(
         (r["clock"]["generation"] + r["clock"]["update"]) / r["run"]["updates"]
         for r in results["stream"]

@@ -1,4 +1,4 @@
-"""Study 2: curves of credit/, the predictions of the plan, and whether they held."""
+"""Curves of credit/, the predictions of the plan, and whether they held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Study 3: schedules of the horizon at equal tokens."""
+"""horizon/: schedules of the horizon at equal tokens."""
 
 from __future__ import annotations
 

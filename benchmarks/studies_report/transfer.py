@@ -1,4 +1,4 @@
-"""Study 4: what training on one environment changes on others, against the untrained model."""
+"""transfer/: what training on one environment changes on others, against the untrained model."""
 
 from __future__ import annotations
 

@@ -615,7 +615,9 @@ def test_failure_of_one_run_does_not_end_the_other_lanes(tmp_path, monkeypatch, 
     for name in names:
         runs.put(replace(short("rebn"), name=name))
     sizes = {"slots": 2, "room": 512, "context": 64, "workers": 1, "lanes": 2}
-    settings = algorithms_workers.Worker("tiny", tmp_path, tmp_path, **sizes, deadline=float("inf"))
+    settings = algorithms_workers.Workers(
+        "tiny", tmp_path, tmp_path, **sizes, deadline=float("inf")
+    )
     algorithms_workers.run_worker(settings, runs)
     shown = capfd.readouterr()
     assert sorted(path.name for path in tmp_path.glob("good/*")) == ["0.json", "1.json", "2.json"]

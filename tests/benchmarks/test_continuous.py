@@ -161,7 +161,7 @@ def test_padded_prefills_with_static_inputs_compute_the_same(models, tiny):
     """As on a GPU; a replayed graph repeats the first call with its sizes, so this does too."""
     policies = ContinuousPolicy.for_models(models, tiny[1], **SIZES)
     decoder, captured = policies[0]._decoder, {}
-    decoder.graphs, decoder._sent = True, torch.tensor
+    decoder.use_graphs, decoder._sent = True, torch.tensor
     decoder._as_graph = lambda key, call: captured.setdefault(key, call)
     batches = play(policies, tiny[1], [5, 20], 0.0)
     assert {len(key) for key in captured} == {2, 3}, "of decoding steps and of prefills"

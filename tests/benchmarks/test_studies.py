@@ -487,7 +487,7 @@ def test_all_missing_runs_are_those_of_the_given_model(models):
     assert len(own) + len(others) == len(plan)
 
 
-@pytest.mark.parametrize("only", [[], ["async/", "credit/"]])
+@pytest.mark.parametrize("only", [[], ["async/", "credit/"], ["async/", "speed/"]])
 def test_timed_runs_do_not_share_the_gpu_with_others(models, only, tmp_path):
     settings = {"planned": studies_plan.plan(), "results": tmp_path}
     arguments = ["run", *only, "--model", str(models / "small"), "--workers", "2"]

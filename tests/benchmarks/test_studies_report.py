@@ -288,7 +288,8 @@ def test_few_is_tested_within_runs(complete: Results) -> None:
     verdict, evidence = claim.rule(complete)
     assert verdict == "undecided" and "significantly above SFT in 3 of 3" in evidence
     without = few(complete, lambda run: not run.name.startswith("few/BabyAI-6"))
-    assert claim.rule(without) == ("pending", "runs of few/ are missing")
+    assert claim.rule(without)[1].startswith("RL is significantly above SFT in 2 of 2 tested")
+    assert claim.rule({})[1].startswith("no scenario of few/ has all its seeds; web")
     assert scenarios.few_table(without).count("| holds |") == 2
     assert scenarios.few_table({}) == "No run is done."
 
@@ -375,7 +376,8 @@ def test_three_seeds_give_no_test_no_interval_and_no_verdict(complete: Results) 
     assert "[" not in algorithms.results_table(known)
     assert {verdict for _, verdict in credit.verdicts(known).values()} == {"open"}
     verdicts = [claim.rule(known)[0] for claim in claims.CLAIMS if claim.rule]
-    assert set(verdicts) == {"pending", "holds"} and verdicts.count("holds") == 1, "transfer"
+    counts = {verdict: verdicts.count(verdict) for verdict in set(verdicts) - {"pending"}}
+    assert counts == {"holds": 1, "undecided": 1}, "transfer, and agents"
     assert "0 of 6 tests" in horizon.results_table(known)
 
 
