@@ -50,7 +50,7 @@ class Workers:
 
 
 def train_all(todo: Sequence[Run], settings: Workers) -> int:
-    """Train runs in worker processes, and return the exit code."""
+    """Train runs in worker processes, and return the exit code: 1 if a run failed."""
     context = multiprocessing.get_context("spawn")
     runs = context.Queue()
     for run in todo:
@@ -72,11 +72,12 @@ def train_all(todo: Sequence[Run], settings: Workers) -> int:
         return 130
     missing = sum(not (settings.out / run.path).is_file() for run in todo)
     print(f"{len(todo) - missing} runs in {time.time() - began:.0f} s, {missing} missing")
-    return 0 if not missing or time.time() > settings.deadline else 1
+    failed = any(worker.exitcode for worker in workers)
+    return 1 if failed or (missing and time.time() < settings.deadline) else 0
 
 
 def run_worker(settings: Workers, runs: Any) -> None:
-    """Take runs from a queue and train them, until the deadline."""
+    """Take runs from a queue and train them, until the deadline; exit with 1 if a run failed."""
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = True
     loaded, tokenizer = load(str(settings.model))
@@ -100,20 +101,25 @@ def run_worker(settings: Workers, runs: Any) -> None:
         "context": settings.context,
     }
 
-    async def train_lanes() -> None:
-        await asyncio.gather(*(run_lane(own, runs, settings, machine) for own in trainers))
+    async def train_lanes() -> list[bool]:
+        return await asyncio.gather(*(run_lane(own, runs, settings, machine) for own in trainers))
 
     with suppress(KeyboardInterrupt):  # a terminal also sends it to the workers
-        asyncio.run(train_lanes())
+        if not all(asyncio.run(train_lanes())):
+            sys.exit(1)
 
 
-async def run_lane(trainer: Trainer, runs: Any, settings: Workers, machine: dict[str, Any]) -> None:
-    """Train one run after the other, and write the result of each; skip runs that fail."""
+async def run_lane(trainer: Trainer, runs: Any, settings: Workers, machine: dict[str, Any]) -> bool:
+    """Train one run after the other, and write the result of each; skip runs that fail.
+
+    Returns whether none failed.
+    """
+    good = True
     while time.time() < settings.deadline:
         try:
             run = runs.get(timeout=0.2)
         except queue.Empty:
-            return
+            break
         try:
             check_model_of_results(settings.out, run, machine["model"])
             result = await trainer.train_run(run)
@@ -128,9 +134,11 @@ async def run_lane(trainer: Trainer, runs: Any, settings: Workers, machine: dict
         except Exception as error:  # noqa: BLE001 - the others continue; this can be run again
             reason = error if isinstance(error, ConfigError) else traceback.format_exc()
             print(f"{run.name} failed: {reason}", file=sys.stderr, flush=True)
+            good = False
             if not _gpu_works():
                 print("error: the GPU does not work in this process", file=sys.stderr, flush=True)
-                return
+                break
+    return good
 
 
 def _described(result: dict[str, Any], lanes: int) -> str:

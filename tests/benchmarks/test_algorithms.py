@@ -618,7 +618,8 @@ def test_failure_of_one_run_does_not_end_the_other_lanes(tmp_path, monkeypatch, 
     settings = algorithms_workers.Workers(
         "tiny", tmp_path, tmp_path, **sizes, deadline=float("inf")
     )
-    algorithms_workers.run_worker(settings, runs)
+    with pytest.raises(SystemExit, match="1"):
+        algorithms_workers.run_worker(settings, runs)
     shown = capfd.readouterr()
     assert sorted(path.name for path in tmp_path.glob("good/*")) == ["0.json", "1.json", "2.json"]
     assert all(f"good/{i}: success 0.0%" in shown.out for i in range(3))
