@@ -40,6 +40,8 @@ class Setting:
         return Setting(**json.loads(json.dumps(asdict(self)).replace("{work}", str(work))))
 
 
+HELD_OUT = 2**30
+"""The first evaluation seed; training uses the seeds below."""
 GUESS = Setting("game:GuessTheNumber-v0-easy")
 SLACK = replace(GUESS, kwargs={"max_turns": 10})
 """Enough turns to find the number by counting, so only a discount favours short episodes."""

@@ -25,7 +25,7 @@ import credit  # noqa: F401 - registers environments and an estimator
 import torch
 import uneven  # noqa: F401 - registers its environment
 from algorithms_model import ROOM, Critic, Optimizer, flat, logprobs_of, micro_batches
-from algorithms_plan import Run, Setting, Steps
+from algorithms_plan import HELD_OUT, Run, Setting, Steps
 from continuous import ContinuousPolicy
 from horizon import parse_horizon
 from packed import PackedTrunk
@@ -42,8 +42,6 @@ from gem_core import (
 )
 from gem_core.errors import ConfigError, PolicyError
 
-HELD_OUT = 2**30
-"""The first evaluation seed; training uses the seeds below."""
 CONTEXT = 1024
 CRITIC_RATE = 5e-5
 ONE_STEP = Steps()

@@ -17,8 +17,8 @@ from statistics import fmean
 from typing import Any
 
 from algorithms_model import Optimizer
-from algorithms_plan import Run
-from algorithms_training import HELD_OUT, Clock, Trainer, summary
+from algorithms_plan import HELD_OUT, Run
+from algorithms_training import Clock, Trainer, summary
 
 from gem_core import Episode, Rollout, advantages, tasks_for
 from gem_core.errors import ConfigError

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from algorithms_plan import Run, Setting
-from algorithms_training import HELD_OUT, Clock, Trainer, summary
+from algorithms_plan import HELD_OUT, Run, Setting
+from algorithms_training import Clock, Trainer, summary
 from algorithms_warm_up import fit
 
 from gem_core import Episode, Limits, Rollout, tasks_for, token_sequences

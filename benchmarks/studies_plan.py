@@ -175,7 +175,8 @@ difference between the logprobs of sampler and trainer (`apart` in the result fi
 the same range.
 
 Changed on 2026-11-19, when 353 runs were done: the engine compiles its layers for fixed widths,
-which changes the rounding only.
+which changes the rounding only. In the intervals of transfer/, held-out seeds that draw the same
+question count as one.
 """
 
 from __future__ import annotations

@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-from math import sqrt
+import random
+from collections.abc import Sequence
+from math import inf, sqrt
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
+from algorithms_plan import HELD_OUT
 from report_tables import Result, markdown
 from studies_plan import plan
 
 from studies_report.algorithms import seeds_of
 from studies_report.figures import draw_heat_map
 
-__all__ = ["Cell", "differences", "draw", "mean_differences", "seed_means", "table", "trained_on"]
+__all__ = [
+    "Cell",
+    "differences",
+    "draw",
+    "half_interval",
+    "mean_differences",
+    "seed_means",
+    "table",
+    "trained_on",
+]
 
 Cell = tuple[float, float]
 """Difference of the returns, and half of its 95 % interval."""
+QUESTIONS = {
+    "math:Sample-v0": 30,
+    "qa:Sample-v0": 26,
+    "logic:Sample-v0": 22,
+    "code:Sample-v0": 20,
+    "rg:letter_counting": 500,
+    "rg:isomorphic_strings": 500,
+    "rg:needle_haystack": 500,
+}
+"""Number of questions of environments whose seeds may draw the same one."""
 
 
 def trained_on() -> list[str]:
@@ -28,7 +50,8 @@ def differences(known: dict[str, Result]) -> dict[str, dict[str, Cell]]:
     """Return the cells by evaluated environment and training, of the runs that are done.
 
     Each task is compared with itself: the difference is that of the mean return over the seeds of
-    training. The interval is that of the mean over tasks, without the noise between seeds.
+    training. The interval is that of the mean over held-out seeds, without the noise between seeds
+    of training.
     """
     before = known.get("transfer/none")
     cells: dict[str, dict[str, Cell]] = {}
@@ -38,12 +61,33 @@ def differences(known: dict[str, Result]) -> dict[str, dict[str, Cell]]:
         results = seeds_of(known, f"transfer/{name}")
         for env in results[0]["transfer"] if results else ():
             first = before["transfer"][env]["returns"]
-            columns = zip(first, *(r["transfer"][env]["returns"] for r in results))
-            own = [fmean(after) - was for was, *after in columns if None not in (was, *after)]
+            columns = zip(
+                tasks_of(env, len(first)), first, *(r["transfer"][env]["returns"] for r in results)
+            )
+            own = [(task, fmean(a) - was) for task, was, *a in columns if None not in (was, *a)]
             if len(own) > 1:
-                half = 1.96 * stdev(own) / sqrt(len(own))
-                cells.setdefault(env, {})[name] = (fmean(own), half)
+                tasks, changes = zip(*own)
+                cells.setdefault(env, {})[name] = (fmean(changes), half_interval(changes, tasks))
     return cells
+
+
+def tasks_of(env: str, count: int) -> list[int]:
+    """Return the task of each held-out seed: its question, or a task of its own."""
+    if env not in QUESTIONS:
+        return list(range(count))
+    return [random.Random(HELD_OUT + i).randrange(QUESTIONS[env]) for i in range(count)]
+
+
+def half_interval(changes: Sequence[float], tasks: Sequence[int]) -> float:
+    """Return half of the 95 % interval of the mean change; changes of one task are one cluster."""
+    mean, sums = fmean(changes), dict[int, float]()
+    for change, task in zip(changes, tasks):
+        sums[task] = sums.get(task, 0.0) + change - mean
+    clusters = len(sums)
+    if clusters < 2:
+        return inf
+    total = sum(value**2 for value in sums.values()) * clusters / (clusters - 1)
+    return 1.96 * sqrt(total) / len(changes)
 
 
 def mean_differences(known: dict[str, Result]) -> dict[str, Cell]:
