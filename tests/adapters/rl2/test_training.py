@@ -6,6 +6,7 @@ import math
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -118,14 +119,16 @@ def test_run_with_a_critic_resumes_after_ctrl_c(tmp_path: Path) -> None:
     )
     path = tmp_path / "metrics.jsonl"
     program = start(tmp_path, *command, "+gem.execution=process", WANDB_MODE="offline")
-    # RL2's bare `except:` around a generation may swallow a Ctrl-C
-    for step in (2, 3, 4, 5):
-        saved = tmp_path / f"ckpts/test/step{step}/.metadata"
-        while program.poll() is None and not saved.exists():
-            time.sleep(0.1)
-        if program.poll() is None:
-            program.send_signal(signal.SIGINT)
-    output, _ = program.communicate(timeout=300)
+    with ThreadPoolExecutor(1) as reader:  # a full pipe would stop the program
+        printed = reader.submit(program.communicate, timeout=600)
+        # RL2's bare `except:` around a generation may swallow a Ctrl-C
+        for step in (2, 3, 4, 5):
+            saved = tmp_path / f"ckpts/test/step{step}/.metadata"
+            while not printed.done() and not saved.exists():
+                time.sleep(0.1)
+            if program.poll() is None:
+                program.send_signal(signal.SIGINT)
+        output, _ = printed.result()
     assert path.exists() and program.returncode != 0, output[-4000:]
     before = len(list(read_episodes(tmp_path / "episodes.jsonl")))
     done = len(read_metrics(path))
@@ -187,7 +190,8 @@ def test_two_ranks_train_and_stop_together_when_every_episode_fails(tmp_path: Pa
         for i in range(2)
     ]  # fmt: skip
     # the second may lose its connection to the first before it can raise the same error
-    outputs = [rank.communicate(timeout=600)[0] for rank in ranks]
+    with ThreadPoolExecutor(len(ranks)) as readers:  # a full pipe would stop both
+        outputs = list(readers.map(lambda rank: rank.communicate(timeout=600)[0], ranks))
     assert all(rank.returncode for rank in ranks), outputs[1][-4000:]
     assert "every episode of the last 3 updates failed" in outputs[0], outputs[0][-4000:]
     metrics = read_metrics(tmp_path)
