@@ -2,8 +2,8 @@
 
     python benchmarks/algorithms.py list                     # all runs, and which are done
     python benchmarks/algorithms.py warm-up --model smollm2   # SFT warm-up: the model of all runs
-    python benchmarks/algorithms.py run tuning/ --workers 10 --room 40000  # ten at once
-    python benchmarks/algorithms.py run --workers 10 --room 40000  # all that are not done
+    python benchmarks/algorithms.py run tuning/ --workers 8 --room 32000  # eight at once
+    python benchmarks/algorithms.py run --workers 8 --room 32000  # all that are not done
     python benchmarks/algorithms.py run main/ --seconds 500  # some runs; start none after 500 s
     python benchmarks/algorithms.py run speed/ --slots 256   # one run alone on the GPU
     python benchmarks/algorithms.py report                   # tables, figures of docs/baselines.md
@@ -25,10 +25,11 @@ Processes only share a GPU well with NVIDIA MPS, and if none of them may use all
     nvidia-cuda-mps-control -d
     export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25
 
-A process keeps the memory of the CUDA graphs of its micro-batches, so set a smaller --room for more
-processes: in one trial, ten with --room 40000 took 115 GB. The lanes of a process take turns in
-Python and in training: in the result files of studies/algorithms/, processes with one lane make
-more updates a minute than those with three. With several lanes, the sampling is not seeded.
+A process keeps the memory of the CUDA graphs of its micro-batches, 10 GB or more with 4,000 tokens.
+On an H200, eight processes with --room 32000 fit; twelve with the same share ran out of memory. The
+lanes of a process take turns in Python and in training: eight processes with one lane were faster
+there than three with three lanes (`seconds` in the result files of studies/algorithms/). With
+several lanes, the sampling is not seeded.
 """
 
 from __future__ import annotations

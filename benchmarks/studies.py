@@ -2,12 +2,12 @@ r"""Run the studies of `studies_plan.py`; the commands are those of `algorithms.
 
     python benchmarks/studies.py list                    # all runs, and which are done
     python benchmarks/studies.py warm-up --model smollm2  # SFT warm-up: the model of all runs
-    python benchmarks/studies.py run tuning/ --workers 10 --room 40000
-    python benchmarks/studies.py run algorithms/ --workers 10 --room 40000 --seconds 1500
-    python benchmarks/studies.py run horizon/ few/pilot- --context 1536 --slots 64 --workers 10 \
-        --room 40000
-    python benchmarks/studies.py run transfer/ few/ --context 1536 --slots 64 --workers 10 \
-        --room 40000
+    python benchmarks/studies.py run tuning/ --workers 8 --room 32000
+    python benchmarks/studies.py run algorithms/ --workers 8 --room 32000 --seconds 1500
+    python benchmarks/studies.py run horizon/ few/pilot- --context 1536 --slots 64 --workers 8 \
+        --room 32000
+    python benchmarks/studies.py run transfer/ few/ --context 1536 --slots 64 --workers 8 \
+        --room 32000
     python benchmarks/studies.py run async/              # its times are results
     python benchmarks/studies.py run larger/ --model runs/larger/model --slots 64 --room 16384
     python benchmarks/studies.py report                  # tables and figures of docs/studies.md

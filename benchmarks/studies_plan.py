@@ -147,7 +147,7 @@ so the two models are not compared with each other. Predictions:
 - On no environment is REINFORCE or GRPO above ReBN. (A check rather than a prediction: with three
   seeds, this holds three times in four if the algorithms do not differ.)
 
-**changes/** concern several studies.
+**changes** that concern several studies.
 
 Changed on 2026-11-18, before any run from the present weights: the 72 runs so far (24 of tuning/,
 40 of algorithms/, all of before/ and speed/) started from a warm-up that could not be made again,

@@ -92,9 +92,9 @@ def _planned(name: str) -> Callable[[dict[str, Result]], str]:
     def quote(known: dict[str, Result]) -> str:
         del known
         end = r"(?=\n\n\*\*|\Z)"
-        section = re.search(rf"\*\*{name}/\*\*.*?{end}", studies_plan.__doc__ or "", re.DOTALL)
+        section = re.search(rf"\*\*{name}/?\*\*.*?{end}", studies_plan.__doc__ or "", re.DOTALL)
         if section is None:
-            raise ConfigError(f"studies_plan.py says nothing about {name}/")
+            raise ConfigError(f"studies_plan.py says nothing about {name}")
         return "\n".join(f"> {line}".rstrip() for line in section[0].strip().splitlines())
 
     return quote
