@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from packed_graphs import LayerGraphs, padded
+from packed_graphs import LayerGraphs
 from torch.nn import functional
 
 from gem_core.errors import ConfigError
@@ -52,9 +52,9 @@ class PackedTrunk:
     def __init__(self, trunk: Any, compiled: bool = True, graph_tokens: int = 0) -> None:
         """`compiled` is for a GPU: False is slower, and computes the same bits on every start.
 
-        From the second call of a size, calls with at most `graph_tokens` tokens (rounded up) run as
-        CUDA graphs. The backward pass of a call must come before the next such call in the process,
-        and the weights may change in place only.
+        Calls with at most `graph_tokens` tokens (rounded up) run as CUDA graphs, except for the
+        first call of a size that no graph has room for. The backward pass of a call must come
+        before the next such call in the process, and the weights may change in place only.
         """
         config = trunk.config
         check_model(config)
@@ -82,7 +82,7 @@ class PackedTrunk:
         ids = [i for sequence in sequences for i in sequence]
         graphed = self.graphs.fits(tokens)
         if graphed:
-            lengths, longest = padded(lengths)
+            lengths, longest = self.graphs.padded(lengths)
             ids += [0] * (sum(lengths) - tokens)
         ids_N = torch.tensor(ids, device=device)
         place_N = torch.tensor([i for length in lengths for i in range(length)], device=device)

@@ -4,41 +4,57 @@
     hidden = graphs(x, cos, sin, bounds, longest)
 
 To start the kernels of 30 layers one by one takes the CPU longer than it takes the GPU to run them.
-A graph starts them with one call. It has fixed sizes, so calls are padded to few sizes, and the
-second call of a size captures its graph. All graphs of a process share their memory: the backward
-pass of a call must come before the next call of any of them.
+A graph starts them with one call. It has fixed sizes, so calls are padded to few sizes. A call
+whose size has no graph uses a graph that is slightly larger, if there is one. Otherwise, the first
+call of a size runs without a graph, and the second captures one. All graphs of a process share
+their memory: the backward pass of a call must come before the next call of any of them.
 
 On a CPU the same code runs without graphs.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 
-__all__ = ["LayerGraphs", "padded"]
+__all__ = ["CALLS_BEFORE_CAPTURE", "LayerGraphs", "padded", "padded_size"]
 
 TOKENS, SEQUENCES, LONGEST = 1024, 128, 256
 """Tokens and sequences are rounded up to multiples of the first two, and the longest length to the
 third times a power of 2."""
+MOST_PADDING = 1.25
+"""A larger graph has at most this multiple of the tokens of a call."""
+CALLS_BEFORE_CAPTURE = 20
+"""Calls of a size that use a larger graph before the size gets its own; chosen by hand."""
 Layers = Callable[..., torch.Tensor]
+Size = tuple[int, int, int]
+"""Tokens, sequences, and the longest length."""
 
 
-def padded(lengths: Sequence[int]) -> tuple[list[int], int]:
-    """Return the lengths of all sequences of the graph, and the size of its longest one.
-
-    The graph has the given sequences, sequences of padding, and empty ones.
-    """
+def padded_size(lengths: Sequence[int]) -> Size:
+    """Return the size of the smallest graph for sequences of these lengths."""
     longest = LONGEST
     while longest < max(lengths):
         longest *= 2
-    rest = -sum(lengths) % TOKENS
+    tokens = _round_up(sum(lengths), TOKENS)
+    padding = (tokens - sum(lengths)) // longest + 1
+    return tokens, _round_up(len(lengths) + padding, SEQUENCES), longest
+
+
+def padded(lengths: Sequence[int], size: Size) -> list[int]:
+    """Return the lengths of all sequences of a graph of this size.
+
+    The graph has the given sequences, sequences of padding, and empty ones. The result is too long
+    if the padding needs more sequences than the graph has.
+    """
+    tokens, sequences, longest = size
+    rest = tokens - sum(lengths)
     all_lengths = [*lengths, *[longest] * (rest // longest), rest % longest]
-    empty = -len(all_lengths) % SEQUENCES
-    return [*all_lengths, *[0] * empty], longest
+    return [*all_lengths, *[0] * (sequences - len(all_lengths))]
 
 
 class LayerGraphs:
@@ -54,8 +70,11 @@ class LayerGraphs:
         # The type is that of the weights, because torch.compile compiles again for another one.
         self.leaves = [torch.nn.Parameter(weight.detach()) for weight in weights]
         self.limit = _round_up(most, TOKENS)
-        self.seen: set[tuple[int, int, int]] = set()
-        self.captured: dict[tuple[int, int, int], _Captured] = {}
+        self.captured: dict[Size, _Captured] = {}
+        self.seen: set[Size] = set()
+        """Sizes that had a call without a graph."""
+        self.padded_calls: Counter[Size] = Counter()
+        """Calls that used a larger graph, by their own size."""
         self.buffers: dict[str, torch.Tensor] = {}
         """Inputs and outputs of all graphs; a smaller graph has the beginning of each."""
         self.flat = torch.empty(0)
@@ -66,13 +85,23 @@ class LayerGraphs:
         """Return whether a call may have this number of tokens."""
         return _round_up(tokens, TOKENS) <= self.limit
 
+    def padded(self, lengths: Sequence[int]) -> tuple[list[int], int]:
+        """Return the lengths with those of the padding, and the longest that the graph takes."""
+        size = padded_size(lengths)
+        if size not in self.captured and self.padded_calls[size] < CALLS_BEFORE_CAPTURE:
+            larger = [graph for graph in self.captured if _serves(graph, size, lengths)]
+            if larger:
+                self.padded_calls[size] += 1
+                size = min(larger)
+        return padded(lengths, size), size[-1]
+
     def __call__(
         self, x_N_E: Any, cos: Any, sin: Any, bounds: torch.Tensor, longest: int
     ) -> torch.Tensor:
-        """Return what `layers` returns; N, the bounds and `longest` follow from `padded`."""
-        key = (x_N_E.shape[0], len(bounds), longest)
-        if key not in self.seen:  # a capture takes longer than a call, and may not pay
-            self.seen.add(key)
+        """Return what `layers` returns; N, the bounds and `longest` come from `padded`."""
+        size = (x_N_E.shape[0], len(bounds) - 1, longest)
+        if size not in self.captured and size not in self.seen:
+            self.seen.add(size)  # a capture takes longer than a call, and may not pay
             return self.layers(self.weights, x_N_E, cos, sin, bounds, longest)
         if any(w.data_ptr() != leaf.data_ptr() for w, leaf in zip(self.weights, self.leaves)):
             raise RuntimeError(
@@ -81,9 +110,10 @@ class LayerGraphs:
         inputs = {"x": x_N_E.detach(), "cos": cos, "sin": sin, "bounds": bounds}
         if not self.buffers:
             self._allocate(inputs)
-        if key not in self.captured:
-            self.captured[key] = self._capture(key, inputs)
-        hidden: torch.Tensor = _Replay.apply(self, key, inputs, x_N_E, *self.weights)
+        if size not in self.captured:
+            self.captured[size] = self._capture(size, inputs)
+        captured = self.captured[size]
+        hidden: torch.Tensor = _Replay.apply(self, captured, inputs, x_N_E, *self.weights)
         return hidden
 
     def _allocate(self, inputs: dict[str, torch.Tensor]) -> None:
@@ -100,10 +130,10 @@ class LayerGraphs:
         parts = flat.split([weight.numel() for weight in self.weights])
         return [part.view_as(weight) for part, weight in zip(parts, self.weights)]
 
-    def _capture(self, key: tuple[int, int, int], inputs: dict[str, Any]) -> _Captured:
-        N, bounds, longest = key
+    def _capture(self, size: Size, inputs: dict[str, Any]) -> _Captured:
+        N, sequences, longest = size
         tensors = {name: buffer[:N] for name, buffer in self.buffers.items()}
-        tensors["bounds"] = torch.zeros(bounds, dtype=torch.int32, device=inputs["x"].device)
+        tensors["bounds"] = torch.zeros(sequences + 1, dtype=torch.int32, device=inputs["x"].device)
         captured = _Captured(tensors)
         captured.send(inputs)
         x = tensors["x"].detach().requires_grad_()
@@ -157,8 +187,7 @@ class _Replay(torch.autograd.Function):
     """Passes of all graphs of the process: a backward pass must follow its forward pass."""
 
     @staticmethod
-    def forward(ctx: Any, graphs: LayerGraphs, key: Any, inputs: Any, *_: Any) -> torch.Tensor:
-        captured = graphs.captured[key]
+    def forward(ctx: Any, graphs: LayerGraphs, captured: Any, inputs: Any, *_: Any) -> Any:
         _Replay.calls += 1
         ctx.graphs, ctx.captured, ctx.call = graphs, captured, _Replay.calls
         captured.send(inputs)
@@ -178,6 +207,13 @@ class _Replay(torch.autograd.Function):
         _Replay.calls += 1  # the activations are overwritten
         of_weights = ctx.graphs.views(ctx.graphs.flat.clone())
         return None, None, None, tensors["x gradient"].clone(), *of_weights
+
+
+def _serves(graph: Size, size: Size, lengths: Sequence[int]) -> bool:
+    """Return whether a larger graph has room for a call of this size, and for its padding."""
+    large_enough = all(theirs >= own for theirs, own in zip(graph, size))
+    close_enough = graph[0] <= MOST_PADDING * size[0]
+    return large_enough and close_enough and len(padded(lengths, graph)) <= graph[1]
 
 
 def _round_up(number: int, step: int) -> int:

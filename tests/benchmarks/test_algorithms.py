@@ -52,7 +52,7 @@ import algorithms_workers  # noqa: E402
 from continuous import ContinuousPolicy  # noqa: E402
 from continuous_decoder import Decoder  # noqa: E402
 from packed import PackedTrunk  # noqa: E402
-from packed_graphs import padded  # noqa: E402
+from packed_graphs import CALLS_BEFORE_CAPTURE, padded, padded_size  # noqa: E402
 
 EASY = "game:GuessTheNumber-v0-easy"
 
@@ -400,13 +400,12 @@ def test_graphs_read_weights_that_change_in_place_and_reject_others(family):
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # of torch.compile itself
 def test_graphs_do_not_compile_the_layers_again(family):
-    """On a GPU this took 11 s."""
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
     trunk = PackedTrunk(copy.deepcopy(family[0]).model, graph_tokens=2048)
     (before, attention, after), *rest = trunk.layers.args
-    compiled = (torch.compile(part, backend=counter) for part in (before, after))
-    parts = (next(compiled), attention, next(compiled))
+    before, after = (torch.compile(part, backend=counter) for part in (before, after))
+    parts = (before, attention, after)
     trunk.graphs.layers = partial(trunk.layers.func, parts, *rest)
     frames = []
     for sequences in ([[1, 2, 3]], [[1, 2, 3]], [[4] * 600, [8] * 500], [[4] * 601, [8] * 500]):
@@ -438,7 +437,9 @@ def test_padding_fills_the_sizes_of_a_graph():
         ([9] * 128, [256, 256, 256, 128], 256, 256),
     ):
         empty = [0] * (size - len(lengths) - len(filling))
-        assert padded(lengths) == (lengths + filling + empty, longest)
+        graph = padded_size(lengths)
+        assert graph == (sum(lengths + filling), size, longest)
+        assert padded(lengths, graph) == lengths + filling + empty
 
 
 @pytest.mark.parametrize("second", ["forward", "other forward", "backward"])
@@ -459,7 +460,44 @@ def test_call_without_a_graph_is_not_padded(family):
     trunk.hidden([[5] * 513, [5] * 512])
     assert not trunk.graphs.seen
     trunk.hidden([[5] * 512, [5] * 512])
-    assert trunk.graphs.seen == {(1024, 129, 512)}
+    assert trunk.graphs.seen == {(1024, 128, 512)}
+
+
+def test_call_with_a_larger_graph_has_the_same_result(family):
+    model = copy.deepcopy(family[0])
+    trunk = PackedTrunk(model.model, graph_tokens=8192)
+    expected = PackedTrunk(model.model)
+    for _ in range(2):
+        trunk.hidden([[5] * 500] * 10)
+    assert list(trunk.graphs.captured) == [(5120, 128, 512)]
+    few = [[6] * 420, [7] * 501] * 4
+    many = [[7] * 27] * 125 + [[8] * 300]  # the graph has too few sequences for the padding
+    for sequences, captured, padded_calls in ((few, 1, 1), (many, 1, 1), (many, 2, 1)):
+        gradients = []
+        for own in (trunk, expected):
+            model.zero_grad()
+            own.hidden(sequences).square().sum().backward()
+            gradients.append(torch.cat([p.grad.flatten() for p in model.model.layers.parameters()]))
+        torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-3)
+        assert len(trunk.graphs.captured) == captured
+        assert trunk.graphs.padded_calls.total() == padded_calls
+
+
+def test_size_gets_its_own_graph_after_some_calls_with_a_larger_one(family):
+    graphs = PackedTrunk(family[0].model, graph_tokens=8192).graphs
+    graphs.captured |= dict.fromkeys([(5120, 256, 512), (5120, 128, 512), (6144, 128, 512)])
+    for lengths, tokens, bounds in (
+        ([400] * 10, 5120, 128),  # the smallest of three
+        ([400] * 12, 5120, 128),  # its own
+        ([30] * 130, 5120, 256),  # others have too few sequences
+        ([400] * 7, 3072, 128),  # others have too many tokens
+        ([600] * 7, 5120, 128),  # others have too short sequences
+    ):
+        all_lengths, _ = graphs.padded(lengths)
+        assert (sum(all_lengths), len(all_lengths)) == (tokens, bounds)
+    graphs.padded_calls.clear()
+    tokens = [sum(graphs.padded([400] * 10)[0]) for _ in range(CALLS_BEFORE_CAPTURE + 1)]
+    assert tokens == [5120] * CALLS_BEFORE_CAPTURE + [4096]
 
 
 def test_graphs_do_not_change_the_update(tiny, tmp_path):
