@@ -5,7 +5,7 @@
     python benchmarks/algorithms.py run tuning/ --workers 8 --room 32000  # eight at once
     python benchmarks/algorithms.py run --workers 8 --room 32000  # all that are not done
     python benchmarks/algorithms.py run main/ --seconds 500  # some runs; start none after 500 s
-    python benchmarks/algorithms.py run speed/ --slots 256   # one run alone on the GPU
+    python benchmarks/algorithms.py run speed/ --slots 256 --room 20480  # alone on the GPU
     python benchmarks/algorithms.py report                   # tables, figures of docs/baselines.md
     python benchmarks/algorithms.py reproduce main/GuessTheNumber-v0-easy-rebn    # one cell again
 
