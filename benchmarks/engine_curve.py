@@ -56,7 +56,7 @@ class SameTasks(Trainer):
         self.rollouts: list[float] = []
         """The seconds of each rollout."""
         self.outside: list[float] = []
-        """Of these, the seconds without sampling: environments and their texts."""
+        """Of these, the seconds without sampling: tasks, environments, rendering, tokenizer."""
 
     async def play_batch(
         self, run: Run, rng: random.Random, turns: int | None, clock: Clock
