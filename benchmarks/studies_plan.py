@@ -147,7 +147,7 @@ so the two models are not compared with each other. Predictions:
 - On no environment is REINFORCE or GRPO above ReBN. (A check rather than a prediction: with three
   seeds, this holds three times in four if the algorithms do not differ.)
 
-**changes** that concern several studies.
+**changes** The following changes concern several studies.
 
 Changed on 2026-11-18, before any run from the present weights: the 72 runs so far (24 of tuning/,
 40 of algorithms/, all of before/ and speed/) started from a warm-up that could not be made again,
@@ -177,6 +177,9 @@ the same range.
 Changed on 2026-11-19, when 353 runs were done: the engine compiles its layers for fixed widths,
 which changes the rounding only. In the intervals of transfer/, held-out seeds that draw the same
 question count as one.
+
+Changed on 2026-11-19, when 513 runs were done: a training pass without a CUDA graph of its size may
+be padded to a larger graph. This changes the rounding only.
 """
 
 from __future__ import annotations

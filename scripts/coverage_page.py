@@ -36,7 +36,6 @@ registries and counts the ids.
 - **differs**: it runs offline on other data or with other rules; the note or the linked page
   explains the difference.
 - **elsewhere**: it needs a download or a service; the command is for a machine that has it.
-- **open**: the study is planned; its runs are not done.
 - **checked**: a benchmark here tests the claim; *at 135M* means with a model of 135M parameters.
 - **no**: it does not exist.
 """
