@@ -94,7 +94,7 @@ def _planned(name: str) -> Callable[[dict[str, Result]], str]:
         end = r"(?=\n\n\*\*|\Z)"
         section = re.search(rf"\*\*{name}/?\*\*.*?{end}", studies_plan.__doc__ or "", re.DOTALL)
         if section is None:
-            raise ConfigError(f"studies_plan.py says nothing about {name}")
+            raise ConfigError(f"studies_plan.py has no section **{name}**")
         return "\n".join(f"> {line}".rstrip() for line in section[0].strip().splitlines())
 
     return quote

@@ -195,7 +195,8 @@ def _improves_agents(known: dict[str, Result]) -> Verdict:
     better = [n for n in significant(complete, len(tests)) if complete[n].difference > 0]
     named = {"DeepSearch": "deep search (on questions that it trained on)", "BabyAI": "BabyAI"}
     above = [text for name, text in named.items() if name in better]
-    evidence = f"RL is significantly above SFT in {' and '.join(above) or 'neither of two'}"
+    where = " and ".join(above) or "neither deep search nor BabyAI"
+    evidence = f"RL is significantly above SFT in {where}"
     if not all(name in complete for name in named):
         evidence = "deep search or BabyAI lacks seeds in few/"
     return UNDECIDED, f"{evidence}; web and SciWorld have one run of the tiny model"
